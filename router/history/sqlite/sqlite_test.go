@@ -1,0 +1,42 @@
+package sqlite_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/historytest"
+	"github.com/spillway-io/spillway/router/history/sqlite"
+)
+
+func TestMain(m *testing.M) {
+	historytest.RunCrashWriter(func(path string) (history.Store, error) { return openAt(path)() })
+	goleak.VerifyTestMain(m)
+}
+
+func openAt(path string) historytest.Open {
+	return func() (history.Store, error) {
+		cfg := sqlite.Default()
+		cfg.Path = path
+		s, err := sqlite.Open(context.Background(), cfg)
+		if err != nil {
+			return nil, err // not a Store that holds a nil
+		}
+		return s, nil
+	}
+}
+
+func TestStoreKeepsItsPromises(t *testing.T) {
+	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
+		// a name that a URI would take for something else
+		return openAt(filepath.Join(t.TempDir(), "history ?#%41.db"))
+	}})
+}
+
+func TestKilledWriterLosesNothingAcked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	historytest.Crash(t, path, openAt(path))
+}
