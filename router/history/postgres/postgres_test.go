@@ -1,0 +1,55 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/historytest"
+	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
+	"github.com/spillway-io/spillway/router/history/postgres"
+)
+
+func TestMain(m *testing.M) {
+	historytest.RunCrashWriter(func(dsn string) (history.Store, error) { return openAt(dsn)() })
+	code := m.Run()
+	if err := errors.Join(pgtest.RemoveShared(), goleak.Find()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func openAt(dsn string) historytest.Open {
+	return func() (history.Store, error) {
+		cfg := postgres.Default()
+		cfg.DSN = dsn
+		s, err := postgres.Open(context.Background(), cfg)
+		if err != nil {
+			return nil, err // not a Store that holds a nil
+		}
+		return s, nil
+	}
+}
+
+func TestStoreKeepsItsPromises(t *testing.T) {
+	server := pgtest.Shared(t)
+	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
+		return openAt(server.NewDatabase(t))
+	}})
+}
+
+func TestKilledWriterLosesNothingAcked(t *testing.T) {
+	dsn := pgtest.Shared(t).NewDatabase(t)
+	historytest.Crash(t, dsn, openAt(dsn))
+}
+
+func TestKilledServerLosesNothingAcked(t *testing.T) {
+	server := pgtest.Start(t)
+	historytest.CrashServer(t, openAt(server.DSN("postgres")), server.Kill, server.Restart)
+}
