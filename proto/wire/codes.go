@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"strconv"
+
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 )
 
@@ -46,6 +48,8 @@ var CloseRules = [...]CloseRule{
 	{CloseStop, "stop", "stops and tells the application"},
 }
 
+func (c CloseCode) String() string { return strconv.Itoa(int(c)) + " " + c.Name() }
+
 // Name is the word for a close code in logs, metrics and the table.
 func (c CloseCode) Name() string {
 	for _, r := range CloseRules {
@@ -79,6 +83,10 @@ const (
 	NewCredentials                 // 4100-4199
 	Stop                           // 4200-4299
 )
+
+func (r Reaction) String() string {
+	return [...]string{"back_off", "back_off_from_cap", "new_credentials", "stop"}[min(r, Stop)]
+}
 
 // Reaction of a client that read no frame saying more.
 func (c CloseCode) Reaction() Reaction {

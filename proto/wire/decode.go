@@ -1,14 +1,10 @@
 package wire
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"strings"
-	"unicode/utf8"
+	"slices"
 
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 )
@@ -22,225 +18,150 @@ type Problem struct {
 
 func (p *Problem) Error() string { return ErrorWord(p.Code) + ": " + p.Message }
 
-// CompactJSON validates one JSON value and drops the white space between its
-// tokens; values (numbers, escapes) stay as they were written. The result is
-// data itself if there was nothing to drop.
-func CompactJSON(data []byte) ([]byte, error) {
-	if !utf8.Valid(data) {
-		return nil, errors.New("data: not UTF-8")
-	}
-	var buf bytes.Buffer
-	buf.Grow(len(data))
-	if err := json.Compact(&buf, data); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			return nil, fmt.Errorf("data: not JSON at byte %d: %v", syntax.Offset, err)
-		}
-		return nil, fmt.Errorf("data: not JSON: %v", err)
-	}
-	return buf.Bytes(), nil
-}
-
-// askJSON is an entry of a subscribe or connect command.
-type askJSON struct {
-	Channel  string  `json:"channel"`
-	Epoch    string  `json:"epoch"`
-	Offset   *uint64 `json:"offset"`
-	Last     uint32  `json:"last"`
-	Presence bool    `json:"presence"`
-}
-
-// commandJSON has the fields of all commands: a command is small, and one
-// decode is cheaper than two.
-type commandJSON struct {
-	Type string  `json:"type"`
-	ID   *uint64 `json:"id"`
-	askJSON
-	Token         string            `json:"token"`
-	Ticket        string            `json:"ticket"`
-	Attempt       *uint64           `json:"attempt"`
-	Subscriptions *[]askJSON        `json:"subscriptions"`
-	Client        string            `json:"client"`
-	Data          json.RawMessage   `json:"data"`
-	DataB64       *string           `json:"data_b64"`
-	Meta          map[string]string `json:"meta"`
-	Key           string            `json:"key"`
-	Limit         uint32            `json:"limit"`
-	Reverse       bool              `json:"reverse"`
-	CountsOnly    bool              `json:"counts_only"`
-}
+const badRequest = clientv1.ErrorCode_ERROR_CODE_BAD_REQUEST
 
 // DecodeClient reads one command. Unknown fields are ignored, of a field that
-// stands twice the last counts. The frame shares nothing with line.
+// stands twice the last counts, null is absence. Publish data is compacted. The
+// frame shares nothing with line. Channels of a subscribe or connect command are
+// not checked here: each is answered by itself.
 func DecodeClient(line []byte) (*clientv1.ClientFrame, *Problem) {
 	if id, ok := decodePing(line); ok {
 		return &clientv1.ClientFrame{Id: id, Frame: &clientv1.ClientFrame_Ping{Ping: &clientv1.Ping{}}}, nil
 	}
-	var c commandJSON
-	if err := json.Unmarshal(line, &c); err != nil {
-		return nil, &Problem{ID: commandID(c.ID), Code: badRequest, Message: jsonProblem(err)}
+	var in fields
+	if err := in.read(line); err != nil {
+		return nil, &Problem{Code: badRequest, Message: "frame: " + err.Error()}
 	}
-	f := &clientv1.ClientFrame{Id: commandID(c.ID)}
-	bad := func(format string, args ...any) (*clientv1.ClientFrame, *Problem) {
-		return nil, &Problem{ID: f.Id, Code: badRequest, Message: fmt.Sprintf(format, args...)}
+	f := &clientv1.ClientFrame{Id: commandID(&in)}
+	var err error
+	switch {
+	case f.Id != 0:
+		err = fillCommand(f, &in)
+	case !in.has(fID):
+		err = errors.New("id is missing")
+	default:
+		err = fmt.Errorf("id: a whole number from 1 to %d is expected", uint32(math.MaxUint32))
 	}
-	if c.Type == "" {
-		return bad("type is missing")
-	}
-	if c.ID == nil {
-		return bad("id is missing")
-	}
-	if f.Id == 0 {
-		return bad("id: must be between 1 and 4294967295")
-	}
-	if err := c.checkText(line); err != nil {
-		return bad("%v", err)
-	}
-	if err := c.fill(f); err != nil {
-		return bad("%v", err)
+	if err != nil {
+		return nil, &Problem{ID: f.Id, Code: badRequest, Message: err.Error()}
 	}
 	return f, nil
 }
 
-// fill puts the command into f.
-func (c *commandJSON) fill(f *clientv1.ClientFrame) (err error) {
-	switch c.Type {
+// commandID is 0 if there is none or it is not one.
+func commandID(in *fields) uint32 {
+	if !in.has(fID) {
+		return 0
+	}
+	id, ok := parseUint(in.raw[fID])
+	if !ok || id > math.MaxUint32 {
+		return 0
+	}
+	return uint32(id)
+}
+
+// fillCommand puts what the command's type wants into f.
+func fillCommand(f *clientv1.ClientFrame, in *fields) error {
+	if !in.has(fType) {
+		return errors.New("type is missing")
+	}
+	switch kind := in.text(fType); kind {
 	case "connect":
-		m := &clientv1.Connect{Token: c.Token, Ticket: c.Ticket, Attempt: c.Attempt, Client: c.Client}
-		if c.Subscriptions != nil {
-			m.Subscriptions, err = asks(*c.Subscriptions)
+		m := &clientv1.Connect{
+			Token: in.text(fToken), Ticket: in.text(fTicket), Attempt: in.optU53(fAttempt), Client: in.text(fClient),
 		}
+		in.each(fSubscriptions, func(in *fields) { m.Subscriptions = append(m.Subscriptions, in.request()) })
 		f.Frame = &clientv1.ClientFrame_Connect{Connect: m}
 	case "subscribe":
-		m := &clientv1.Subscribe{Single: c.Subscriptions == nil}
-		list := []askJSON{c.askJSON}
-		if !m.Single {
-			list = *c.Subscriptions
-		}
-		if m.Subscriptions, err = asks(list); err == nil && len(list) == 0 {
-			err = errors.New("subscriptions: must not be empty")
-		}
-		f.Frame = &clientv1.ClientFrame_Subscribe{Subscribe: m}
+		return in.subscribe(f)
 	case "unsubscribe":
-		f.Frame, err = &clientv1.ClientFrame_Unsubscribe{
-			Unsubscribe: &clientv1.Unsubscribe{Channel: c.Channel},
-		}, CheckChannel(c.Channel)
+		f.Frame = &clientv1.ClientFrame_Unsubscribe{Unsubscribe: &clientv1.Unsubscribe{Channel: in.channel()}}
 	case "publish":
-		var m *clientv1.Publish
-		m, err = c.publish()
-		f.Frame = &clientv1.ClientFrame_Publish{Publish: m}
+		return in.publish(f)
 	case "history":
-		f.Frame, err = &clientv1.ClientFrame_History{History: &clientv1.History{
-			Channel: c.Channel, Epoch: c.Epoch, Offset: c.Offset, Limit: c.Limit, Reverse: c.Reverse,
-		}}, errors.Join(CheckChannel(c.Channel), checkOffset(c.Offset))
+		f.Frame = &clientv1.ClientFrame_History{History: &clientv1.History{
+			Channel: in.channel(), Epoch: in.text(fEpoch), Offset: in.optU53(fOffset),
+			Limit: in.u32(fLimit), Reverse: in.flag(fReverse),
+		}}
 	case "presence":
-		f.Frame, err = &clientv1.ClientFrame_Presence{
-			Presence: &clientv1.Presence{Channel: c.Channel, CountsOnly: c.CountsOnly},
-		}, CheckChannel(c.Channel)
+		f.Frame = &clientv1.ClientFrame_Presence{
+			Presence: &clientv1.Presence{Channel: in.channel(), CountsOnly: in.flag(fCountsOnly)},
+		}
 	case "refresh":
-		f.Frame = &clientv1.ClientFrame_Refresh{Refresh: &clientv1.Refresh{Token: c.Token}}
+		f.Frame = &clientv1.ClientFrame_Refresh{Refresh: &clientv1.Refresh{Token: in.text(fToken)}}
 	case "ping":
 		f.Frame = &clientv1.ClientFrame_Ping{Ping: &clientv1.Ping{}}
 	default:
-		err = fmt.Errorf("type: %.32q is unknown", c.Type)
+		if in.err == nil {
+			return fmt.Errorf("type: %.32q is unknown", kind)
+		}
 	}
-	return err
+	return in.err
 }
 
-func (c *commandJSON) publish() (*clientv1.Publish, error) {
-	m := &clientv1.Publish{Channel: c.Channel, Meta: c.Meta, Key: c.Key}
-	if err := errors.Join(CheckChannel(c.Channel), CheckKey(c.Key)); err != nil {
-		return m, err
+// channel reads a name that must be good.
+func (f *fields) channel() string {
+	name := f.text(fChannel)
+	if f.err == nil {
+		f.err = CheckChannel(name)
 	}
-	var err error
-	switch {
-	case c.DataB64 != nil && c.Data != nil:
-		err = errors.New("data and data_b64: only one of them may be given")
-	case c.DataB64 != nil:
-		m.Binary = true
-		text := strings.TrimRight(*c.DataB64, "=")
-		if m.Data, err = base64.RawStdEncoding.DecodeString(text); err != nil {
-			err = fmt.Errorf("data_b64: %v", err)
+	return name
+}
+
+func (f *fields) request() *clientv1.SubscriptionRequest {
+	return &clientv1.SubscriptionRequest{
+		Channel: f.text(fChannel), Epoch: f.text(fEpoch), Offset: f.optU53(fOffset),
+		Last: f.u32(fLast), Presence: f.flag(fPresence),
+	}
+}
+
+func (f *fields) subscribe(out *clientv1.ClientFrame) error {
+	m := &clientv1.Subscribe{Single: !f.has(fSubscriptions)}
+	out.Frame = &clientv1.ClientFrame_Subscribe{Subscribe: m}
+	if m.Single {
+		if !f.has(fChannel) {
+			return errors.New("channel or subscriptions is missing")
 		}
-	case c.Data != nil:
-		m.Data, err = CompactJSON(c.Data)
+		m.Subscriptions = []*clientv1.SubscriptionRequest{f.request()}
+		return f.err
+	}
+	f.each(fSubscriptions, func(f *fields) { m.Subscriptions = append(m.Subscriptions, f.request()) })
+	if f.err == nil && len(m.Subscriptions) == 0 {
+		return errors.New("subscriptions: must not be empty")
+	}
+	return f.err
+}
+
+func (f *fields) publish(out *clientv1.ClientFrame) error {
+	m := &clientv1.Publish{Channel: f.channel(), Key: f.text(fKey), Meta: f.meta()}
+	out.Frame = &clientv1.ClientFrame_Publish{Publish: m}
+	switch {
+	case f.err != nil:
+	case f.raw[fData] != nil && f.has(fDataB64):
+		return errors.New("data and data_b64: only one of them may be given")
+	case f.raw[fData] == nil && !f.has(fDataB64):
+		return errors.New("data is missing")
 	default:
-		err = errors.New("data is missing")
+		m.Data, m.Binary = f.payload()
 	}
-	return m, err
-}
-
-func asks(in []askJSON) ([]*clientv1.SubscriptionRequest, error) {
-	out := make([]*clientv1.SubscriptionRequest, len(in))
-	for i, a := range in {
-		if err := checkOffset(a.Offset); err != nil {
-			return nil, err
-		}
-		out[i] = &clientv1.SubscriptionRequest{
-			Channel: a.Channel, Epoch: a.Epoch, Offset: a.Offset, Last: a.Last, Presence: a.Presence,
-		}
+	if f.err == nil {
+		return CheckKey(m.Key)
 	}
-	return out, nil
-}
-
-func checkOffset(offset *uint64) error {
-	if offset != nil && *offset > MaxOffset {
-		return fmt.Errorf("offset: %d is over 2^53-1", *offset)
-	}
-	return nil
-}
-
-// checkText refuses names that the JSON decoder had to repair: a lone surrogate
-// would otherwise become another channel's name.
-func (c *commandJSON) checkText(line []byte) error {
-	if !bytes.Contains(line, []byte(`\u`)) {
-		return nil
-	}
-	names := []string{c.Channel, c.Key, c.Epoch}
-	if c.Subscriptions != nil {
-		for _, s := range *c.Subscriptions {
-			names = append(names, s.Channel)
-		}
-	}
-	for _, name := range names {
-		if strings.ContainsRune(name, utf8.RuneError) {
-			return errors.New("a name has an escape that is no character")
-		}
-	}
-	return nil
-}
-
-const badRequest = clientv1.ErrorCode_ERROR_CODE_BAD_REQUEST
-
-func commandID(id *uint64) uint32 {
-	if id == nil || *id > math.MaxUint32 {
-		return 0
-	}
-	return uint32(*id)
-}
-
-func jsonProblem(err error) string {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax):
-		return fmt.Sprintf("not JSON at byte %d: %v", syntax.Offset, err)
-	case errors.As(err, &kind) && kind.Field != "":
-		return fmt.Sprintf("%s: %s is not what this field takes", kind.Field, kind.Value)
-	case errors.As(err, &kind):
-		return fmt.Sprintf("a frame is a JSON object, this is: %s", kind.Value)
-	}
-	return "not JSON: " + err.Error()
+	return f.err
 }
 
 // decodePing is the short way for the frame that idle clients send.
 func decodePing(line []byte) (uint32, bool) {
-	rest, ok := bytes.CutPrefix(line, []byte(`{"type":"ping","id":`))
-	if !ok || len(rest) < 2 || len(rest) > 11 || rest[len(rest)-1] != '}' || rest[0] == '0' {
+	const head = `{"type":"ping","id":`
+	if len(line) < len(head)+2 || string(line[:len(head)]) != head {
+		return 0, false
+	}
+	digits := line[len(head) : len(line)-1]
+	if len(digits) > 10 || digits[0] == '0' || line[len(line)-1] != '}' {
 		return 0, false
 	}
 	var id uint64
-	for _, c := range rest[:len(rest)-1] {
+	for _, c := range digits {
 		if c < '0' || c > '9' {
 			return 0, false
 		}
@@ -248,3 +169,25 @@ func decodePing(line []byte) (uint32, bool) {
 	}
 	return uint32(id), id <= math.MaxUint32
 }
+
+// DecodeServer reads one reply or push. Unknown fields are ignored; an unknown
+// type gives a frame without content, which clients ignore too. The frame shares
+// nothing with line.
+func DecodeServer(line []byte) (*clientv1.ServerFrame, error) {
+	var in fields
+	if err := in.read(line); err != nil {
+		return nil, fmt.Errorf("decode frame: %w", err)
+	}
+	kind := in.text(fType)
+	f := &clientv1.ServerFrame{Id: in.u32(fID)}
+	if in.err == nil {
+		fillServer(kind, f, &in)
+	}
+	if in.err != nil {
+		return nil, fmt.Errorf("decode %.32q: %w", kind, in.err)
+	}
+	return f, nil
+}
+
+// clone keeps a raw value beyond the text it stands in.
+func (f *fields) clone(id field) []byte { return slices.Clone(f.raw[id]) }
