@@ -13,7 +13,7 @@ import (
 
 // world is one implementation under the conformance test.
 type world struct {
-	newPoller func(t *testing.T) Poller
+	newPoller func(t testing.TB) Poller
 	pair      func(t *testing.T) (Conn, net.Conn)
 	listen    func(t *testing.T) (Listener, func() net.Conn)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 var epollWorld = world{
-	newPoller: func(t *testing.T) Poller {
+	newPoller: func(t testing.TB) Poller {
 		p, err := NewEpoll()
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 var memWorld = world{
-	newPoller: func(t *testing.T) Poller {
+	newPoller: func(t testing.TB) Poller {
 		p := NewMem()
 		t.Cleanup(func() { p.Close() })
 		return p
