@@ -114,9 +114,9 @@ type Bus interface {
 	Renew(channel string, shard int) error
 	// Drop ends delivery of a channel; idempotent. Messages under way may follow.
 	Drop(channel string)
-	// Receive waits for messages of a shard and appends them to into, at least one;
-	// nil error unless ctx ended. One goroutine a shard calls it. The bytes are the
-	// caller's.
+	// Receive waits for messages of a shard and appends them to into, one at least
+	// and no more than it has room for; an error only if ctx ended. One goroutine a
+	// shard calls it. The bytes are the caller's and never change.
 	Receive(ctx context.Context, shard int, into [][]byte) ([][]byte, error)
 	// Reconnects counts the times that the connection came back.
 	Reconnects() uint64
@@ -138,9 +138,8 @@ type Answerer interface {
 
 // View tells who owns channels. Implemented by presence.Cluster.
 type View interface {
+	// Snapshot never blocks; the same pointer as long as nothing changed.
 	Snapshot() *presence.Snapshot
-	// Changed is closed at the next change of the snapshot.
-	Changed() <-chan struct{}
 	// LastHeard is when a member was last heard on the bus; zero: never.
 	LastHeard(key presence.Key) time.Time
 }

@@ -1,0 +1,251 @@
+package feed
+
+import (
+	"time"
+
+	"github.com/spillway-io/spillway/presence"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+)
+
+const (
+	// sweepStep is how many channels a sweep looks at in one beat.
+	sweepStep = 10_000
+	// silenceEvery is how often the silence of routers is looked at, and how often
+	// the channels of a silent one become suspect anew.
+	silenceEvery = time.Second
+	silentAgain  = 5 * time.Second
+)
+
+// heads paces the checks of heads of a shard's channels; a silent loss of the
+// newest event is found by nothing else. Those that are suspect (a new interest,
+// a new or silent owner, a connection that came back) go before the round that
+// every channel takes part in.
+type heads struct {
+	rate     float64 // checks a second
+	allowed  float64
+	next     time.Time // of the next beat
+	last     time.Time // beat
+	young    []later   // new interests, in order of time
+	failed   []later   // checks without an answer, in order of time
+	suspects []*feed
+	cursor   int     // of the round, in shard.feeds
+	round    float64 // checks that the round is due
+
+	snapshot   *presence.Snapshot
+	before     *presence.Snapshot // while a sweep compares owners
+	sweep      int                // next of shard.feeds; -1: no sweep
+	sweepAll   bool
+	silent     map[string]bool // ids of routers
+	silenceAt  time.Time
+	silentAt   time.Time
+	reconnects uint64
+}
+
+type later struct {
+	f  *feed
+	at time.Time
+}
+
+func newHeads(cfg *Config, shards int) heads {
+	return heads{rate: float64(cfg.HeadRate) / float64(shards), sweep: -1}
+}
+
+// fresh is called for a new interest: the bus may not know of it everywhere.
+func (h *heads) fresh(f *feed, now time.Time) { h.young = append(h.young, later{f, now}) }
+
+// again is called for a check that had no answer.
+func (h *heads) again(f *feed, now time.Time) { h.failed = append(h.failed, later{f, now}) }
+
+// moved is called when a feed takes a place before its own in the list: walks
+// that have passed the new place and not the old one would miss it.
+func (h *heads) moved(f *feed, to int, now time.Time) {
+	from := int(f.index)
+	if to < h.cursor && from >= h.cursor || h.sweep >= 0 && to < h.sweep && from >= h.sweep {
+		h.suspectIt(f)
+	}
+}
+
+func (h *heads) suspectIt(f *feed) {
+	if !f.suspect {
+		f.suspect = true
+		h.suspects = append(h.suspects, f)
+	}
+}
+
+// beat goes on with everything that is paced.
+func (s *shard) beat() {
+	h, now := &s.heads, s.step.now
+	elapsed := time.Second
+	if !h.last.IsZero() {
+		elapsed = min(now.Sub(h.last), time.Second)
+	}
+	h.last, h.next = now, now.Add(beat)
+	if len(s.feeds) == 0 {
+		h.next = now.Add(idleBeat)
+	}
+	s.repairs.refill(elapsed.Seconds())
+	s.grant()
+	s.watch()
+	s.sweep()
+	h.suspectDue(now, s.cfg.HeadDelay)
+	h.allowed = min(h.allowed+h.rate*elapsed.Seconds(), max(h.rate*elapsed.Seconds(), 1))
+	s.checkSuspects()
+	s.checkRound(elapsed)
+}
+
+func (h *heads) suspectDue(now time.Time, delay time.Duration) {
+	h.young = h.due(h.young, now, delay)
+	h.failed = h.due(h.failed, now, time.Second)
+}
+
+func (h *heads) due(queue []later, now time.Time, delay time.Duration) []later {
+	n := 0
+	for n < len(queue) && now.Sub(queue[n].at) >= delay {
+		h.suspectIt(queue[n].f)
+		queue[n].f = nil
+		n++
+	}
+	if n == len(queue) {
+		return nil
+	}
+	return queue[n:]
+}
+
+func (s *shard) checkSuspects() {
+	h := &s.heads
+	n := 0
+	for n < len(h.suspects) && h.allowed >= 1 {
+		s.check(h.suspects[n])
+		h.suspects[n] = nil
+		n++
+	}
+	if h.suspects = h.suspects[n:]; len(h.suspects) == 0 {
+		h.suspects = nil
+	}
+}
+
+// checkRound goes on with the round, so fast that it takes HeadInterval.
+func (s *shard) checkRound(elapsed time.Duration) {
+	h := &s.heads
+	h.round = min(h.round+float64(len(s.feeds))*elapsed.Seconds()/s.cfg.HeadInterval.Seconds(), float64(len(s.feeds)))
+	for h.round >= 1 && h.allowed >= 1 {
+		if h.cursor >= len(s.feeds) {
+			h.cursor = 0
+		}
+		f := s.feeds[h.cursor]
+		h.cursor++
+		h.round--
+		if !f.suspect {
+			f.suspect = true
+			s.check(f)
+		}
+	}
+}
+
+func (s *shard) check(f *feed) {
+	if f.gone || f.sinks.empty() {
+		f.suspect = false
+		return
+	}
+	s.heads.allowed--
+	if f.deaf {
+		s.renew(f)
+	}
+	f.askHead(&s.step)
+	s.finish(f)
+}
+
+// watch looks for what makes channels suspect.
+func (s *shard) watch() {
+	h, now := &s.heads, s.step.now
+	if n := s.bus.Reconnects(); n != h.reconnects {
+		h.reconnects = n
+		h.sweep, h.sweepAll = 0, true
+	}
+	if s.cfg.View == nil {
+		return
+	}
+	if now := s.cfg.View.Snapshot(); now != h.snapshot {
+		if h.before == nil {
+			h.before = h.snapshot
+		}
+		changed := h.snapshot == nil || h.snapshot.Revision() != now.Revision()
+		h.snapshot = now
+		if changed {
+			h.sweep = 0
+			s.hurry()
+		}
+	}
+	if now.Sub(h.silenceAt) >= silenceEvery {
+		h.silenceAt = now
+		s.listen()
+	}
+}
+
+// listen finds the routers that have fallen silent on the bus, or speak again:
+// either way their events may have been lost.
+func (s *shard) listen() {
+	h, now := &s.heads, s.step.now
+	silent := make(map[string]bool)
+	for _, m := range h.snapshot.Routers() {
+		last := s.cfg.View.LastHeard(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: m.Id})
+		if !last.IsZero() && now.Sub(last) >= s.cfg.SilentAfter {
+			silent[m.Id] = true
+		}
+	}
+	same := len(silent) == len(h.silent)
+	for id := range silent {
+		same = same && h.silent[id]
+	}
+	if same && (len(silent) == 0 || now.Sub(h.silentAt) < silentAgain) {
+		return
+	}
+	for id := range h.silent {
+		silent[id] = true // this once more: it speaks again
+	}
+	h.silent, h.silentAt, h.sweep = silent, now, 0
+}
+
+// sweep goes on over the channels to find those that have become suspect.
+func (s *shard) sweep() {
+	h := &s.heads
+	if h.sweep < 0 {
+		return
+	}
+	end := min(h.sweep+sweepStep, len(s.feeds))
+	for _, f := range s.feeds[h.sweep:max(end, h.sweep)] {
+		if h.sweepAll || h.ownerSuspect(f.channel) {
+			h.suspectIt(f)
+		}
+	}
+	if h.sweep = end; end == len(s.feeds) {
+		h.sweep, h.sweepAll, h.before = -1, false, nil
+	}
+}
+
+func (h *heads) ownerSuspect(channel string) bool {
+	if h.snapshot == nil {
+		return false
+	}
+	owner := h.snapshot.Owner(channel)
+	if owner == nil {
+		return false
+	}
+	if h.silent[owner.Id] {
+		return true
+	}
+	if h.before == nil {
+		return false
+	}
+	was := h.before.Owner(channel)
+	return was == nil || was.Id != owner.Id || was.Incarnation != owner.Incarnation
+}
+
+// hurry lets those who wait for a router ask again within a second.
+func (s *shard) hurry() {
+	waiting := append([]*feed(nil), s.timers...)
+	for _, f := range waiting {
+		f.hurry(&s.step)
+		s.finish(f)
+	}
+}
