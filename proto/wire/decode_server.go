@@ -89,7 +89,7 @@ func (f *fields) entry() *clientv1.SubscriptionEntry {
 
 func (f *fields) errorField() (out *clientv1.Error) {
 	if f.has(fError) {
-		f.nested("error", f.raw[fError], func(f *fields) { out = f.error() })
+		f.nested(fError, -1, f.raw[fError], func(f *fields) { out = f.error() })
 	}
 	return out
 }

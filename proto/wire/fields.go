@@ -288,27 +288,34 @@ func (f *fields) each(id field, visit func(*fields)) {
 	s.i++
 	for n, more := 0, s.peek() != ']'; more; n++ {
 		value, _ := s.value()
-		f.nested(fmt.Sprintf("%s[%d]", fieldNames[id], n), value, visit)
+		f.nested(id, n, value, visit)
 		more, _ = s.comma(']')
 	}
 }
 
-// nested reads an object inside this one.
-func (f *fields) nested(path string, text []byte, visit func(*fields)) {
+// nested reads an object inside this one, the nth of an array if n is not negative.
+func (f *fields) nested(id field, n int, text []byte, visit func(*fields)) {
 	if f.err != nil {
 		return
 	}
 	var inner fields
 	if text[0] != '{' {
-		f.err = fmt.Errorf("%s: an object is expected", path)
+		f.err = fmt.Errorf("%s: an object is expected", path(id, n))
 		return
 	}
 	if err := inner.read(text); err != nil {
-		f.err = fmt.Errorf("%s: %w", path, err)
+		f.err = fmt.Errorf("%s: %w", path(id, n), err)
 		return
 	}
 	visit(&inner)
 	if inner.err != nil {
-		f.err = fmt.Errorf("%s.%w", path, inner.err)
+		f.err = fmt.Errorf("%s.%w", path(id, n), inner.err)
 	}
+}
+
+func path(id field, n int) string {
+	if n < 0 {
+		return fieldNames[id]
+	}
+	return fmt.Sprintf("%s[%d]", fieldNames[id], n)
 }
