@@ -68,7 +68,7 @@ func (s *Store) Append(ctx context.Context, runs []history.Run) ([]history.Outco
 		err = s.appendOnce(ctx, args, outcomes)
 	}
 	if err != nil && !lostRace(err) {
-		return nil, fmt.Errorf("append history: %w", refused(err))
+		return nil, fmt.Errorf("append history: %w", told(ctx, err))
 	}
 	return outcomes, nil
 }

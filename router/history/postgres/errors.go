@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -16,6 +18,16 @@ const (
 	codeDeadlock       = "40P01" // this one was chosen to die
 	codeSerialization  = "40001" // at stricter isolation levels and in compatible databases
 )
+
+// told makes of a database error what a caller branches on: the end of its own
+// context (a statement cancelled for it fails with an error of the server), or
+// content that was refused.
+func told(ctx context.Context, err error) error {
+	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
+		return fmt.Errorf("%w: %w", ended, err)
+	}
+	return refused(err)
+}
 
 // refused marks what another try with the same content would meet again.
 func refused(err error) error {

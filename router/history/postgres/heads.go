@@ -60,7 +60,7 @@ func (s *Store) Heads(ctx context.Context, queries []history.HeadQuery) ([]histo
 			missing, err = s.loadHeads(ctx, queries, missing, heads)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("load history heads: %w", refused(err))
+			return nil, fmt.Errorf("load history heads: %w", told(ctx, err))
 		}
 	}
 	return heads, nil

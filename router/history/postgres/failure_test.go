@@ -1,0 +1,247 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/historytest"
+	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
+	"github.com/spillway-io/spillway/router/history/postgres"
+)
+
+const testTimeout = 30 * time.Second
+
+// fixture is a store over an empty database, and connections beside it.
+type fixture struct {
+	t     *testing.T
+	ctx   context.Context
+	store history.Store
+	conn  *pgx.Conn // for transactions
+	watch *pgx.Conn // outside of them, since pg_stat_activity stands still within one
+}
+
+func newFixture(t *testing.T) *fixture {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	dsn := pgtest.Shared(t).NewDatabase(t)
+	s, err := openAt(dsn)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	f := &fixture{t: t, ctx: ctx, store: s}
+	for _, conn := range []**pgx.Conn{&f.conn, &f.watch} {
+		if *conn, err = pgx.Connect(ctx, dsn); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = (*conn).Close(context.Background()) })
+	}
+	return f
+}
+
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	if _, err := f.conn.Exec(f.ctx, sql, args...); err != nil {
+		f.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// waiting polls until n statements of the store are, or wait, in the server.
+func (f *fixture) waiting(n int, like string) {
+	f.t.Helper()
+	for {
+		var active int
+		err := f.watch.QueryRow(f.ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE $1`, like).Scan(&active)
+		if err != nil {
+			f.t.Fatalf("waiting for %d statements like %s: %v", n, like, err)
+		}
+		if active == n {
+			return
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// run is one event behind the head of a channel.
+func (f *fixture) run(channel string) history.Run {
+	f.t.Helper()
+	heads, err := f.store.Heads(f.ctx, []history.HeadQuery{{Channel: channel}})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	h := heads[0]
+	return history.Run{Channel: channel, Epoch: h.Epoch, Head: h.Offset, Events: []history.Event{
+		{Offset: h.Offset + 1, Data: []byte("1")},
+	}}
+}
+
+func TestOffsetsAreExactUpToTheLast(t *testing.T) {
+	f := newFixture(t)
+	historytest.LastOffsets(t, f.store, func(channel string, head uint64) {
+		f.exec("UPDATE history_channels SET head = $2 WHERE channel = $1", channel, int64(head))
+	})
+}
+
+// What PostgreSQL cannot hold is refused, and the rest of the batch goes in once
+// the caller has found the bad event.
+func TestContentThatPostgresRefusesIsToldApart(t *testing.T) {
+	f := newFixture(t)
+	for name, spoil := range map[string]func(*history.Event){
+		"NUL in a user's name": func(e *history.Event) { e.From = "a\x00b" },
+		"invalid UTF-8":        func(e *history.Event) { e.From = "\xff" },
+		"a key past the index": func(e *history.Event) { e.Scope, e.Key = "b", randomText(1<<16) },
+	} {
+		good, bad := f.run("chat:good"), f.run("chat:bad")
+		spoil(&bad.Events[0])
+		_, err := f.store.Append(f.ctx, []history.Run{good, bad})
+		var refused *history.RefusedError
+		if !errors.As(err, &refused) {
+			t.Errorf("%s: %v, want a RefusedError", name, err)
+			continue
+		}
+		outcomes, err := f.store.Append(f.ctx, []history.Run{good})
+		if err != nil || outcomes[0] != history.Stored {
+			t.Errorf("%s: the good run alone: %v, %v", name, outcomes, err)
+		}
+	}
+}
+
+// randomText does not compress below what an index entry may have.
+func randomText(n int) string {
+	var b strings.Builder
+	for x := uint32(1); b.Len() < n; {
+		x ^= x << 13
+		x ^= x >> 17
+		x ^= x << 5
+		b.WriteByte('!' + byte(x>>8)%90)
+	}
+	return b.String()
+}
+
+// A deadline ends a read while the table is locked, and the statement ends in
+// the server too; the pool serves again at once.
+func TestDeadlineEndsTheStatementInTheServer(t *testing.T) {
+	f := newFixture(t)
+	run := f.run("chat:a")
+	f.exec("BEGIN")
+	f.exec("LOCK TABLE history_events IN ACCESS EXCLUSIVE MODE")
+	calls := map[string]func(context.Context) error{
+		"%range%": func(ctx context.Context) error {
+			_, err := f.store.Read(ctx, []history.Range{{Channel: "chat:a", Limit: 1}})
+			return err
+		},
+		"%won%": func(ctx context.Context) error {
+			_, err := f.store.Append(ctx, []history.Run{run})
+			return err
+		},
+	}
+	for like, call := range calls {
+		ctx, cancel := context.WithCancel(f.ctx)
+		ended := make(chan error, 1)
+		// Owns nothing; ends with the call, which the cancellation ends; waited for below.
+		go func() { ended <- call(ctx) }()
+		f.waiting(1, like)
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", like, err)
+			}
+		case <-f.ctx.Done():
+			t.Fatalf("%s: the call outlives its context", like)
+		}
+		f.waiting(0, like)
+	}
+	f.exec("ROLLBACK")
+	if outcomes, err := f.store.Append(f.ctx, []history.Run{run}); err != nil || outcomes[0] != history.Stored {
+		t.Fatalf("append afterwards: %v, %v", outcomes, err)
+	}
+}
+
+// Two owners lock the same rows in opposite orders: the loser of the deadlock
+// hears no error, and what it is told is true.
+func TestDeadlockIsALostRace(t *testing.T) {
+	f := newFixture(t)
+	a, b := f.run("chat:a"), f.run("chat:b")
+	f.exec("BEGIN")
+	f.exec("UPDATE history_channels SET head = 7 WHERE channel = 'chat:a'")
+	type answer struct {
+		outcomes []history.Outcome
+		err      error
+	}
+	answered := make(chan answer, 1)
+	// Owns nothing; ends when the transaction beside it does; waited for below.
+	go func() {
+		outcomes, err := f.store.Append(f.ctx, []history.Run{b, a}) // holds b, waits for a
+		answered <- answer{outcomes, err}
+	}()
+	f.waiting(1, "%won%")
+	_, err := f.conn.Exec(f.ctx, "UPDATE history_channels SET head = 7 WHERE channel = 'chat:b'")
+	if err == nil {
+		f.exec("COMMIT") // the store was the victim, and tried again
+	} else {
+		f.exec("ROLLBACK")
+	}
+	got := <-answered
+	if got.err != nil {
+		t.Fatalf("append: %v", got.err)
+	}
+	want := history.Lost
+	if err != nil {
+		want = history.Stored
+	}
+	for i, outcome := range got.outcomes {
+		if outcome != want {
+			t.Errorf("run %d: %v, want %v (the other side: %v)", i, outcome, want, err)
+		}
+	}
+	pages, err := f.store.Read(f.ctx, []history.Range{{Channel: "chat:a", Limit: 1}, {Channel: "chat:b", Limit: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pages {
+		if (len(p.Events) == 1) != (want == history.Stored) {
+			t.Errorf("%s: %d events, told %v", p.Channel, len(p.Events), want)
+		}
+	}
+}
+
+func TestOpenWithoutADatabaseIsAnError(t *testing.T) {
+	server := pgtest.Shared(t)
+	for _, dsn := range []string{server.DSN("no_such_database"), "postgres://nobody:wrong@127.0.0.1:1/x?sslmode=disable"} {
+		s, err := openAt(dsn)()
+		if err == nil {
+			_ = s.Close()
+			t.Fatalf("opened %s", dsn)
+		}
+		if strings.Contains(err.Error(), "wrong") {
+			t.Errorf("the password is in the error: %v", err)
+		}
+	}
+}
+
+func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
+	if err := postgres.Default().Validate(); err == nil || !strings.HasPrefix(err.Error(), "dsn: ") {
+		t.Errorf("default without a DSN: %v", err)
+	}
+	cfg := postgres.Config{DSN: "postgres://u:secret@h:port/", WriteConns: 0, ReadConns: 65}
+	err := cfg.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, field := range []string{"dsn: ", "write_conns: 0", "read_conns: 65", "connect_timeout: 0s", "migrate_timeout: 0s"} {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%q does not tell %q", err, field)
+		}
+	}
+	if strings.Contains(err.Error(), "secret") {
+		t.Errorf("the password is in the error: %v", err)
+	}
+}
