@@ -68,6 +68,9 @@ func (f *feed) askGroup(s *step, g *group) {
 		Channel: f.channel, Last: g.key.last, OpenOnly: g.key.openOnly, MaxBytes: uint32(max(g.maxBytes, 1)),
 		SeenEpoch: f.epoch, SeenOffset: f.seen,
 	}
+	if g.key.last > 0 {
+		a.MaxBytes = 0 // it would cut the oldest of the n
+	}
 	if g.key.hasPosition {
 		epoch := g.key.epoch
 		a.Epoch, a.Offset = &epoch, g.key.offset
@@ -270,5 +273,6 @@ func (f *feed) checked(s *step, a *gatewayv1.Answer) {
 		f.settle(s)
 	default:
 		f.found, f.behind = false, 0
+		f.settle(s)
 	}
 }

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"math"
 	"slices"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -64,6 +65,7 @@ func (f *feed) turn(s *step) {
 	w := f.work
 	if w == nil || w.repair != repairQueued || f.seen <= f.delivered {
 		s.do(action{kind: actDone})
+		f.settle(s)
 		return
 	}
 	w.repair = repairAsked
@@ -85,6 +87,19 @@ func (f *feed) askRepair(s *step) {
 			SeenEpoch: f.epoch, SeenOffset: f.seen,
 		},
 		flight: flight{kind: askRepair, f: f, epoch: f.epoch, offset: f.delivered, seen: f.seen},
+	})
+}
+
+// askRest asks for what history still has of a range whose beginning is lost.
+// A bound on bytes would cut the oldest of it.
+func (f *feed) askRest(s *step) {
+	s.do(action{
+		kind: actAsk,
+		ask: &gatewayv1.Ask{
+			Channel: f.channel, Last: math.MaxUint32, // as much as a router gives at once
+			SeenEpoch: f.epoch, SeenOffset: f.seen,
+		},
+		flight: flight{kind: askRepair, f: f, epoch: f.epoch, offset: f.delivered, seen: f.seen, rest: true},
 	})
 }
 
@@ -114,7 +129,11 @@ func (f *feed) repairedOK(s *step, fl flight, a *gatewayv1.Answer) {
 		return
 	}
 	before := position{f.epoch, f.delivered}
-	if a.Recovered && fl.epoch == f.epoch {
+	switch {
+	case fl.epoch != f.epoch:
+	case fl.rest:
+		f.fillRest(s, a)
+	case a.Recovered:
 		f.fill(s, fl.offset, f.frames(s, fl.offset, a))
 	}
 	f.drain(s)
@@ -124,6 +143,8 @@ func (f *feed) repairedOK(s *step, fl flight, a *gatewayv1.Answer) {
 		f.endRepair(s)
 	case before != position{fl.epoch, fl.offset}, f.delivered > before.offset:
 		f.askRepair(s) // it moved; go on until the head is reached
+	case !a.Recovered && !fl.rest && a.HasHistory:
+		f.askRest(s)
 	case !a.Recovered:
 		f.endRepair(s)
 		f.lose(s, ReasonHistory, a.Head)
@@ -180,6 +201,22 @@ func (f *feed) fill(s *step, from uint64, frames []Frame) {
 		return
 	}
 	f.advance(s, slices.Clip(frames[f.delivered-from:]))
+}
+
+// fillRest delivers the newest events that history has, after a gap for those
+// that it lost; what is held comes first if it reaches further back.
+func (f *feed) fillRest(s *step, a *gatewayv1.Answer) {
+	if len(a.Events) == 0 {
+		return
+	}
+	to := a.From
+	if w := f.work; len(w.held) > 0 {
+		to = min(to, w.held[0].Offset-1)
+	}
+	if to > f.delivered {
+		f.skip(s, ReasonHistory, to)
+	}
+	f.fill(s, a.From, f.frames(s, a.From, a))
 }
 
 // lose gives up a hole: up to what is held, or to the head, or to all that was
