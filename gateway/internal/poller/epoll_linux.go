@@ -1,6 +1,7 @@
 package poller
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -58,7 +59,7 @@ func NewEpoll() (*Epoll, error) {
 	}
 	p := &Epoll{fd: fd, wakeFD: wakeFD}
 	// Edge-triggered: every write to the eventfd is an edge, so it is never read,
-	// which saves a system call for each wake. Its counter overflows after 2^64.
+	// which saves a system call for each wake. Its counter ends after 2^64.
 	if err := p.ctl(unix.EPOLL_CTL_ADD, wakeFD, unix.EPOLLIN|unix.EPOLLET, WakeToken); err != nil {
 		return nil, errors.Join(fmt.Errorf("open epoll: %w", err), p.Close())
 	}
@@ -237,8 +238,13 @@ func (p *Epoll) Wake() {
 	if p.wakeFD < 0 {
 		return
 	}
-	one := [8]byte{7: 1}
-	_, _ = unix.Write(p.wakeFD, one[:]) // fails only when full, and then it is readable
+	// One, in the machine's byte order: the counter is never read and must not
+	// come near its end, since a write that fails is no edge.
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	if _, err := unix.Write(p.wakeFD, one[:]); err != nil {
+		panic("poller: write to eventfd: " + err.Error())
+	}
 	p.writes.Add(1)
 }
 

@@ -5,6 +5,7 @@ package poller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -172,10 +174,41 @@ func TestWakeOfAnAwakeLoopIsFree(t *testing.T) {
 	if n := p.Wakes(); n != 1 {
 		t.Fatalf("%d writes to the eventfd, want one", n)
 	}
-	// A second round: the eventfd is never read, and still wakes.
-	time.AfterFunc(time.Millisecond, p.Wake)
-	if _, err := p.Wait(nil, patience); err != nil {
+}
+
+// The eventfd is never read; it wakes all the same, however often it did before.
+func TestEverySleepEndsWithAWake(t *testing.T) {
+	p, err := NewEpoll()
+	if err != nil {
 		t.Fatal(err)
+	}
+	defer p.Close()
+	const rounds = 2000
+	var g errgroup.Group
+	g.Go(func() error { // ends after its rounds; waited for below
+		for round := range rounds {
+			start := time.Now()
+			if _, err := p.Wait(nil, patience); err != nil {
+				return err
+			}
+			if time.Since(start) >= patience {
+				return fmt.Errorf("sleep %d was not ended", round)
+			}
+		}
+		return nil
+	})
+	for woken := 0; woken < rounds; {
+		if p.state.CompareAndSwap(stateAsleep, stateAsleep) {
+			p.Wake()
+			woken++
+		}
+		runtime.Gosched()
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Wakes(); n != rounds {
+		t.Fatalf("%d writes to the eventfd, want %d", n, rounds)
 	}
 }
 
@@ -201,8 +234,12 @@ func TestNoWakeIsLost(t *testing.T) {
 		})
 	}
 	for seen := 0; seen < posters*each; {
-		if _, err := p.Wait(nil, -1); err != nil { // hangs if one is lost
+		start := time.Now()
+		if _, err := p.Wait(nil, patience); err != nil {
 			t.Fatal(err)
+		}
+		if time.Since(start) >= patience {
+			t.Fatalf("a wake was lost after %d posts", seen)
 		}
 		mu.Lock()
 		seen += inbox
