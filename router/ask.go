@@ -1,0 +1,243 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// maxPage is the most events of one answer.
+const maxPage = 1000
+
+// question is an Ask that has been looked at.
+type question struct {
+	ask      *gatewayv1.Ask
+	ns       *Namespace
+	position bool
+	last     int
+	maxBytes int
+	deadline time.Time
+	gone     func() bool
+	reply    func(*gatewayv1.Answer)
+}
+
+// ask answers one question of an edge: from memory if that can be trusted, else
+// from the store. reply is called once, now or later, and must not block.
+func (r *Router) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.Answer)) {
+	ns, status, message := r.admitAsk(a)
+	if ns == nil {
+		r.metrics.asks.refused.Inc()
+		reply(&gatewayv1.Answer{Id: a.Id, Status: status, Message: message})
+		return
+	}
+	q := &question{ask: a, ns: ns, gone: gone, reply: reply, position: a.Epoch != nil, last: int(min(a.Last, maxPage))}
+	q.maxBytes = r.cfg.AnswerBytes
+	if a.MaxBytes > 0 {
+		q.maxBytes = min(q.maxBytes, int(a.MaxBytes))
+	}
+	wait := r.cfg.ReadDeadline
+	if a.DeadlineMs > 0 {
+		wait = min(wait, time.Duration(a.DeadlineMs)*time.Millisecond)
+	}
+	q.deadline = time.Now().Add(wait)
+	if ns.Durability == None {
+		r.askVolatile(q)
+		return
+	}
+	r.askCommitted(q)
+}
+
+func (r *Router) admitAsk(a *gatewayv1.Ask) (*Namespace, gatewayv1.Status, string) {
+	if err := wire.CheckChannel(a.Channel); err != nil {
+		return nil, gatewayv1.Status_STATUS_INVALID, err.Error()
+	}
+	ns := r.namespaces.of(a.Channel)
+	if ns == nil {
+		return nil, gatewayv1.Status_STATUS_NOT_FOUND, "unknown namespace"
+	}
+	if a.OpenOnly && ns.Subscribe != Everyone {
+		return nil, gatewayv1.Status_STATUS_FORBIDDEN, "the namespace needs a grant"
+	}
+	return ns, gatewayv1.Status_STATUS_OK, ""
+}
+
+func (r *Router) askVolatile(q *question) {
+	s := r.table.lock(q.ask.Channel)
+	var answer *gatewayv1.Answer
+	if r.own.owned(q.ask.Channel) {
+		ch := r.table.getLocked(s, q.ask.Channel, q.ns)
+		if r.sequencer.volatileLocked(ch, q.ask.SeenEpoch) {
+			if answer = q.fromTailLocked(ch); answer == nil {
+				answer = q.answer(ch.epoch, ch.head) // older than the tail: gone
+				if q.last > 0 {
+					q.newest(answer, ch.tail.newest(q.last, q.maxBytes))
+				}
+			}
+		}
+	}
+	s.mu.Unlock()
+	if answer == nil {
+		r.metrics.asks.unavailable.Inc()
+		q.reply(q.unavailable(200*time.Millisecond, "the channel is moving to another router"))
+		return
+	}
+	r.metrics.asks.tail.Inc()
+	q.reply(answer)
+	r.table.shrink()
+}
+
+// askCommitted answers from memory, or reads: only the head if the tail would
+// then do, else the range.
+func (r *Router) askCommitted(q *question) {
+	name := q.ask.Channel
+	s := r.table.lock(name)
+	var answer *gatewayv1.Answer
+	trusted := false
+	if ch := s.channels[name]; ch != nil && ch.known {
+		ch = r.table.getLocked(s, name, q.ns)
+		answer = q.fromTailLocked(ch)
+		trusted = answer != nil && !q.belowSeen(ch.epoch, ch.head) && r.own.trusted(name, ch.trust)
+	}
+	s.mu.Unlock()
+	switch {
+	case trusted:
+		r.metrics.asks.tail.Inc()
+		q.reply(answer)
+	case answer != nil || q.headOnly():
+		r.reads.add(readKey{channel: name, head: true}, q.ns, q.waiter(func(res readResult) { r.headRead(q, res) }))
+	default:
+		r.reads.add(q.rangeKey(), q.ns, q.waiter(func(res readResult) { r.rangeRead(q, res) }))
+	}
+}
+
+func (q *question) waiter(answer func(readResult)) waiter {
+	return waiter{deadline: q.deadline, gone: q.gone, answer: answer}
+}
+
+// headOnly says that no event can be part of the answer.
+func (q *question) headOnly() bool { return !q.ns.Recover || !q.position && q.last == 0 }
+
+func (q *question) rangeKey() readKey {
+	if q.last > 0 {
+		return readKey{channel: q.ask.Channel, reverse: true, limit: q.last, maxBytes: q.maxBytes}
+	}
+	return readKey{channel: q.ask.Channel, after: q.ask.Offset, limit: maxPage, maxBytes: q.maxBytes}
+}
+
+// belowSeen says that the edge knows of something newer than (epoch, head).
+func (q *question) belowSeen(epoch, head uint64) bool {
+	above := func(e, o uint64) bool { return e > epoch || e == epoch && o > head }
+	return above(q.ask.SeenEpoch, q.ask.SeenOffset) || q.position && above(*q.ask.Epoch, q.ask.Offset)
+}
+
+// headRead goes on after the head was read: with the tail if it still ends there.
+func (r *Router) headRead(q *question, res readResult) {
+	if res.err != nil {
+		r.unread(q, res.err)
+		return
+	}
+	name := q.ask.Channel
+	var answer *gatewayv1.Answer
+	s := r.table.lock(name)
+	if ch := s.channels[name]; ch != nil && ch.known && ch.epoch == res.epoch && ch.head >= res.head {
+		answer = q.fromTailLocked(ch)
+	}
+	s.mu.Unlock()
+	switch {
+	case answer != nil:
+	case q.headOnly():
+		answer = q.verdict(res)
+	default:
+		r.reads.add(q.rangeKey(), q.ns, q.waiter(func(res readResult) { r.rangeRead(q, res) }))
+		return
+	}
+	r.metrics.asks.store.Inc()
+	q.reply(answer)
+}
+
+func (r *Router) rangeRead(q *question, res readResult) {
+	if res.err != nil {
+		r.unread(q, res.err)
+		return
+	}
+	r.metrics.asks.store.Inc()
+	q.reply(q.verdict(res))
+}
+
+// unread tells the edge to ask again, spread: nothing is lost.
+func (r *Router) unread(q *question, err error) {
+	r.metrics.asks.unavailable.Inc()
+	message := "the store does not answer"
+	if errors.Is(err, errTooManyReads) || errors.Is(err, context.Canceled) {
+		message = "the router is busy or leaving"
+	}
+	q.reply(q.unavailable(100*time.Millisecond+rand.N(r.cfg.RetrySpread), message))
+}
+
+func (q *question) unavailable(after time.Duration, message string) *gatewayv1.Answer {
+	return &gatewayv1.Answer{
+		Id: q.ask.Id, Status: gatewayv1.Status_STATUS_UNAVAILABLE, HasHistory: q.ns.Recover,
+		RetryAfterMs: uint32(after.Milliseconds()), Message: message,
+	}
+}
+
+func (q *question) answer(epoch, head uint64) *gatewayv1.Answer {
+	return &gatewayv1.Answer{Id: q.ask.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: epoch, Head: head, HasHistory: q.ns.Recover}
+}
+
+// fromTailLocked answers from what is in memory, whether or not it can be
+// trusted; nil: memory does not have the events.
+func (q *question) fromTailLocked(ch *channel) *gatewayv1.Answer {
+	a := q.answer(ch.epoch, ch.head)
+	switch {
+	case q.last > 0 && q.ns.Recover:
+		floor := ch.tail.first
+		if len(ch.tail.events) < q.last && (len(ch.tail.events) == 0 && ch.head > 0 || floor > 1 && (ch.floor == 0 || floor > ch.floor)) {
+			return nil
+		}
+		q.newest(a, ch.tail.newest(q.last, q.maxBytes))
+	case !q.position:
+	case *q.ask.Epoch != ch.epoch || q.ask.Offset > ch.head:
+		// Another run of the channel, or ahead of it: never recovered.
+	case q.ask.Offset == ch.head:
+		a.Recovered = true
+	case !q.ns.Recover:
+	case !ch.tail.covers(q.ask.Offset, ch.head):
+		return nil
+	default:
+		a.Recovered = true
+		a.Events, a.More = ch.tail.after(q.ask.Offset, maxPage, q.maxBytes)
+	}
+	return a
+}
+
+// newest fills in the answer to `last`.
+func (q *question) newest(a *gatewayv1.Answer, events []*gatewayv1.BusEvent) {
+	a.Events, a.From = events, a.Head
+	if len(events) > 0 {
+		a.From = events[0].Offset - 1
+	}
+}
+
+// verdict answers from what the store said. A position is recovered only in its
+// own epoch, with nothing missing between it and the head.
+func (q *question) verdict(res readResult) *gatewayv1.Answer {
+	a := q.answer(res.epoch, res.head)
+	switch {
+	case q.last > 0 && q.ns.Recover:
+		events := slices.Clone(res.events)
+		slices.Reverse(events)
+		q.newest(a, events)
+	case !q.position || *q.ask.Epoch != res.epoch || q.ask.Offset > res.head:
+	case q.ask.Offset == res.head:
+		a.Recovered = true
+	case q.ns.Recover && q.ask.Offset+1 >= res.floor:
+		a.Recovered, a.Events, a.More = true, res.events, res.more
+	}
+	return a
+}

@@ -1,0 +1,242 @@
+package router
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+)
+
+// shards splits the table of channels: a lock is held for map and slice work
+// only, never across a call, a send or I/O.
+const shards = 64
+
+// entryBytes is what a channel costs beside its name, tail and queue.
+const entryBytes = 400
+
+// channel is what this router knows of one channel. All of it is soft: for a
+// committed channel the store knows better. Guarded by its shard's mu.
+//
+//	tail.first + len(tail.events) == head + 1     or the tail is empty
+//	pending is in order of arrival; at most one run is in flight
+type channel struct {
+	name  string
+	ns    *Namespace
+	shard *shard
+
+	// position: a fact of some moment, so a lower bound of the truth
+	known   bool // epoch and head are set
+	epoch   uint64
+	head    uint64
+	floor   uint64 // oldest offset that the store had when it was last read; 0: not known
+	version uint64 // counts changes of epoch and head
+
+	trust trust // when epoch, head and tail were last known to be the truth
+	tail  tail
+
+	// publishes
+	pending      []*publication
+	pendingBytes int
+	ready        bool      // in the sequencer's ready list
+	inflight     bool      // a committer has a run of it
+	suspects     []suspect // runs whose outcome is unknown; none later was stored yet
+
+	keys *recentKeys // of a channel without a store
+
+	lastPublish time.Time
+	quietQueued bool // waits in the repeater's list
+
+	// least recently used list of the shard
+	prev, next *channel
+	used       time.Time
+	bytes      int64 // what it counts in the cache
+}
+
+// shard is a part of the table.
+type shard struct {
+	mu       sync.Mutex // guards all below and every channel in it
+	channels map[string]*channel
+	lru      channel // sentinel: lru.next is the most recently used
+}
+
+// table holds the channels that this router knows, bounded in bytes: past the
+// bound the least recently used go whole, head and tail.
+type table struct {
+	seed     maphash.Seed
+	limit    int64
+	metrics  *metrics
+	shards   [shards]shard
+	bytes    atomic.Int64
+	channels atomic.Int64
+	evicting atomic.Bool
+	volatile func() // called, without locks, after channels without a store were evicted
+}
+
+func newTable(limit int64, m *metrics) *table {
+	t := &table{seed: maphash.MakeSeed(), limit: limit, metrics: m, volatile: func() {}}
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.channels = make(map[string]*channel)
+		s.lru.prev, s.lru.next = &s.lru, &s.lru
+	}
+	return t
+}
+
+// lock returns the locked shard of a channel.
+func (t *table) lock(name string) *shard {
+	s := &t.shards[maphash.String(t.seed, name)%shards]
+	s.mu.Lock()
+	return s
+}
+
+// getLocked finds or makes a channel and marks it used.
+func (t *table) getLocked(s *shard, name string, ns *Namespace) *channel {
+	now := time.Now()
+	ch := s.channels[name]
+	if ch == nil {
+		ch = &channel{name: name, ns: ns, shard: s}
+		s.channels[name] = ch
+		t.channels.Add(1)
+		t.accountLocked(ch, entryBytes+2*int64(len(name)))
+	} else {
+		ch.unlink()
+	}
+	ch.used = now
+	ch.prev, ch.next = &s.lru, s.lru.next
+	ch.prev.next, ch.next.prev = ch, ch
+	return ch
+}
+
+func (ch *channel) unlink() {
+	ch.prev.next, ch.next.prev = ch.next, ch.prev
+	ch.prev, ch.next = nil, nil
+}
+
+func (t *table) accountLocked(ch *channel, delta int64) {
+	ch.bytes += delta
+	t.bytes.Add(delta)
+}
+
+// busyLocked says that a committer or a queue refers to the channel.
+func (ch *channel) busyLocked() bool {
+	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 || ch.quietQueued
+}
+
+// shrink evicts until the table is a sixteenth below its bound. Whoever made it
+// grow calls it, without locks; one caller does the work.
+func (t *table) shrink() {
+	if t.bytes.Load() <= t.limit || !t.evicting.CompareAndSwap(false, true) {
+		return
+	}
+	defer t.evicting.Store(false)
+	volatile := false
+	for t.bytes.Load() > t.limit-t.limit/16 {
+		s := t.oldestShard()
+		if s == nil {
+			break // all busy: queues are bounded by themselves
+		}
+		volatile = t.evictOne(s) || volatile
+	}
+	if volatile {
+		t.volatile()
+	}
+}
+
+// oldestShard is the one whose least recently used idle channel is the oldest.
+func (t *table) oldestShard() *shard {
+	var found *shard
+	var oldest time.Time
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		if ch := s.idlestLocked(); ch != nil && (found == nil || ch.used.Before(oldest)) {
+			found, oldest = s, ch.used
+		}
+		s.mu.Unlock()
+	}
+	return found
+}
+
+func (s *shard) idlestLocked() *channel {
+	for ch := s.lru.prev; ch != &s.lru; ch = ch.prev {
+		if !ch.busyLocked() {
+			return ch
+		}
+	}
+	return nil
+}
+
+// evictOne lets some of the oldest channels of a shard go: a batch, since
+// finding the shard costs a look at all. It reports whether one had no store.
+func (t *table) evictOne(s *shard) (volatile bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range 8 {
+		ch := s.idlestLocked()
+		if ch == nil || t.bytes.Load() <= t.limit-t.limit/16 {
+			return volatile
+		}
+		volatile = volatile || ch.ns.Durability == None && ch.known
+		t.dropLocked(ch)
+		t.metrics.evictions.Inc()
+	}
+	return volatile
+}
+
+func (t *table) dropLocked(ch *channel) {
+	ch.unlink()
+	delete(ch.shard.channels, ch.name)
+	t.channels.Add(-1)
+	t.accountLocked(ch, -ch.bytes)
+}
+
+// forgetLocked drops what is believed of a channel: the next look at it loads.
+func (t *table) forgetLocked(ch *channel) {
+	ch.known, ch.epoch, ch.head, ch.floor = false, 0, 0, 0
+	ch.version++
+	ch.trust = trust{}
+	t.clearTailLocked(ch)
+}
+
+func (t *table) clearTailLocked(ch *channel) {
+	t.accountLocked(ch, -ch.tail.bytes)
+	ch.tail = tail{}
+}
+
+// moveLocked sets a new position that no event of ours led to.
+func (t *table) moveLocked(ch *channel, epoch, head uint64) {
+	if ch.known && ch.epoch == epoch && ch.head == head {
+		return
+	}
+	ch.known, ch.epoch, ch.head = true, epoch, head
+	ch.floor = 0
+	ch.version++
+	t.clearTailLocked(ch)
+}
+
+// grewLocked takes events that follow the head; the position was right, or the
+// store would have refused them.
+func (t *table) grewLocked(ch *channel, events []*gatewayv1.BusEvent, keep tailBounds) {
+	if len(ch.tail.events) == 0 {
+		ch.tail.first = events[0].Offset
+	}
+	before := ch.tail.bytes
+	ch.tail.append(events, keep)
+	ch.head = events[len(events)-1].Offset
+	ch.version++
+	t.accountLocked(ch, ch.tail.bytes-before)
+}
+
+// refillLocked puts events that a read found, up to the head, before or in place
+// of a shorter tail.
+func (t *table) refillLocked(ch *channel, events []*gatewayv1.BusEvent) {
+	if len(events) <= len(ch.tail.events) || events[len(events)-1].Offset != ch.head {
+		return
+	}
+	t.clearTailLocked(ch)
+	ch.tail.first = events[0].Offset
+	ch.tail.append(events, tailBounds{})
+	t.accountLocked(ch, ch.tail.bytes)
+}

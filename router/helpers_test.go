@@ -1,0 +1,372 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/spillway-io/spillway/presence"
+	"github.com/spillway-io/spillway/presence/peers"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeMembers is a membership that tests move by hand.
+type fakeMembers struct {
+	mu       sync.Mutex
+	snapshot *presence.Snapshot
+	changed  chan struct{}
+	joined   chan struct{}
+	losses   uint64
+	states   []gatewayv1.State
+}
+
+func newMembers(snapshot *presence.Snapshot) *fakeMembers {
+	m := &fakeMembers{snapshot: snapshot, changed: make(chan struct{}), joined: make(chan struct{})}
+	close(m.joined)
+	return m
+}
+
+func snapshotOf(revision int64, routers ...*presence.Member) *presence.Snapshot {
+	return presence.NewSnapshot(routers, revision)
+}
+
+func routerMember(id, address string) *presence.Member {
+	return &presence.Member{Id: id, Role: gatewayv1.Role_ROLE_ROUTER, State: gatewayv1.State_STATE_SERVING, Address: address}
+}
+
+func (m *fakeMembers) Snapshot() *presence.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.snapshot
+}
+
+func (m *fakeMembers) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+func (m *fakeMembers) set(s *presence.Snapshot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.snapshot = s
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+func (m *fakeMembers) lose() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.losses++
+}
+
+func (m *fakeMembers) LeaseLosses() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.losses
+}
+
+func (m *fakeMembers) SetState(s gatewayv1.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.states = append(m.states, s)
+}
+
+func (m *fakeMembers) Joined() <-chan struct{}                    { return m.joined }
+func (m *fakeMembers) LastHeard(presence.Key) time.Time           { return time.Time{} }
+func (m *fakeMembers) Figures() map[presence.Key]*presence.Figure { return nil }
+
+// recorder is a bus that remembers.
+type recorder struct {
+	mu        sync.Mutex
+	envelopes []*gatewayv1.Envelope
+	onPublish func(*gatewayv1.Envelope)
+}
+
+func (b *recorder) Publish(e *gatewayv1.Envelope) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.envelopes = append(b.envelopes, e)
+	if b.onPublish != nil {
+		b.onPublish(e)
+	}
+}
+
+func (b *recorder) all() []*gatewayv1.Envelope {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]*gatewayv1.Envelope(nil), b.envelopes...)
+}
+
+// offsets are those of all events of a channel, as they came.
+func (b *recorder) offsets(channel string) []uint64 {
+	var out []uint64
+	for _, e := range b.all() {
+		if e.Channel != channel {
+			continue
+		}
+		for _, event := range e.Events {
+			out = append(out, event.Offset)
+		}
+	}
+	return out
+}
+
+// wobbly is a store with faults on demand.
+type wobbly struct {
+	history.Store
+	mu     sync.Mutex
+	append func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error)
+	down   error
+	calls  struct{ append, heads, read int }
+	reads  [][]history.Range
+}
+
+var errAway = errors.New("the store is away")
+
+func (w *wobbly) away(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = nil
+	if on {
+		w.down = errAway
+	}
+}
+
+func (w *wobbly) onAppend(f func(context.Context, []history.Run, func() ([]history.Outcome, error)) ([]history.Outcome, error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.append = f
+}
+
+func (w *wobbly) Append(ctx context.Context, runs []history.Run) ([]history.Outcome, error) {
+	w.mu.Lock()
+	w.calls.append++
+	hook, down := w.append, w.down
+	w.mu.Unlock()
+	if down != nil {
+		return nil, down
+	}
+	if hook != nil {
+		return hook(ctx, runs, func() ([]history.Outcome, error) { return w.Store.Append(ctx, runs) })
+	}
+	return w.Store.Append(ctx, runs)
+}
+
+func (w *wobbly) Heads(ctx context.Context, q []history.HeadQuery) ([]history.Head, error) {
+	w.mu.Lock()
+	w.calls.heads++
+	down := w.down
+	w.mu.Unlock()
+	if down != nil {
+		return nil, down
+	}
+	return w.Store.Heads(ctx, q)
+}
+
+func (w *wobbly) Read(ctx context.Context, r []history.Range) ([]history.Page, error) {
+	w.mu.Lock()
+	w.calls.read++
+	w.reads = append(w.reads, append([]history.Range(nil), r...))
+	down := w.down
+	w.mu.Unlock()
+	if down != nil {
+		return nil, down
+	}
+	return w.Store.Read(ctx, r)
+}
+
+func (w *wobbly) counts() (append, heads, read int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls.append, w.calls.heads, w.calls.read
+}
+
+// node is a router under test with a client's connection to it.
+type node struct {
+	*Router
+	t       testing.TB
+	store   *wobbly
+	bus     *recorder
+	members *fakeMembers
+	conn    *grpc.ClientConn
+	pub     routerv1.PublisherServiceClient
+	hist    routerv1.HistoryServiceClient
+	edge    gatewayv1.EdgeServiceClient
+}
+
+func testConfig(id string) Config {
+	cfg := Default()
+	cfg.ID = id
+	cfg.Listen = "127.0.0.1:0"
+	cfg.OpenNamespaces = true
+	cfg.Namespaces = map[string]Namespace{
+		"brief":  {Durability: None, Recover: true, Publish: Everyone, Subscribe: Everyone},
+		"closed": DefaultNamespace(),
+		"cursor": {HistorySize: 10, Recover: false, Subscribe: Everyone},
+	}
+	cfg.OwnerRecheck = 0
+	cfg.DrainDelay = 0
+	cfg.TrimEvery = 0
+	cfg.PauseLimit = 20 * time.Second // a busy machine is no pause
+	return cfg
+}
+
+// start runs a router over a store (nil: a new one in memory) until the test ends.
+func start(t testing.TB, store history.Store, change func(*Config)) *node {
+	t.Helper()
+	cfg := testConfig("r1")
+	if change != nil {
+		change(&cfg)
+	}
+	if store == nil {
+		store = memory.New(memory.Default())
+	}
+	n := &node{t: t, store: &wobbly{Store: store}, bus: &recorder{}}
+	n.members = newMembers(snapshotOf(1, routerMember(cfg.ID, "")))
+	p := peers.New(peers.Config{})
+	r, err := New(cfg, Deps{Store: n.store, Bus: n.bus, Members: n.members, Peers: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Router = r
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := r.Listen(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }() // the cleanup ends and waits for it
+	n.conn, err = grpc.NewClient(r.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pub, n.hist, n.edge = routerv1.NewPublisherServiceClient(n.conn), routerv1.NewHistoryServiceClient(n.conn), gatewayv1.NewEdgeServiceClient(n.conn)
+	t.Cleanup(func() {
+		n.conn.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		p.Close()
+	})
+	eventually(t, "the router is ready", r.Ready)
+	return n
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+		<-tick.C
+	}
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func event(channel, json, key string) *routerv1.Publication {
+	return &routerv1.Publication{Channel: channel, Data: &routerv1.Publication_Json{Json: json}, Key: key}
+}
+
+func (n *node) publishErr(channel, json, key string) (*routerv1.Placed, error) {
+	response, err := n.pub.Publish(testContext(n.t), &routerv1.PublishRequest{Publication: event(channel, json, key)})
+	return response.GetPlaced(), err
+}
+
+func (n *node) publish1(channel, json, key string) *routerv1.Placed {
+	n.t.Helper()
+	placed, err := n.publishErr(channel, json, key)
+	if err != nil {
+		n.t.Fatalf("publish on %s: %v", channel, err)
+	}
+	return placed
+}
+
+// sync opens a stream as an edge.
+func (n *node) sync() *edgeClient {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	n.t.Cleanup(cancel)
+	stream, err := n.edge.Sync(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return &edgeClient{n, stream, 0}
+}
+
+type edgeClient struct {
+	n      *node
+	stream grpc.BidiStreamingClient[gatewayv1.SyncRequest, gatewayv1.SyncResponse]
+	id     uint64
+}
+
+// ask sends one question and waits for its answer.
+func (e *edgeClient) ask(a *gatewayv1.Ask) *gatewayv1.Answer {
+	e.n.t.Helper()
+	answers := e.askAll(a)
+	return answers[a.Id]
+}
+
+func (e *edgeClient) askAll(asks ...*gatewayv1.Ask) map[uint64]*gatewayv1.Answer {
+	e.n.t.Helper()
+	for _, a := range asks {
+		e.id++
+		a.Id = e.id
+	}
+	if err := e.stream.Send(&gatewayv1.SyncRequest{Edge: "e1", Asks: asks}); err != nil {
+		e.n.t.Fatal(err)
+	}
+	answers := make(map[uint64]*gatewayv1.Answer)
+	for len(answers) < len(asks) {
+		response, err := e.stream.Recv()
+		if err != nil {
+			e.n.t.Fatalf("after %d of %d answers: %v", len(answers), len(asks), err)
+		}
+		for _, a := range response.Answers {
+			answers[a.Id] = a
+		}
+	}
+	return answers
+}
+
+func position(channel string, epoch, offset uint64) *gatewayv1.Ask {
+	return &gatewayv1.Ask{Channel: channel, Epoch: &epoch, Offset: offset}
+}
+
+func offsetsOf(events []*gatewayv1.BusEvent) string {
+	var out []uint64
+	for _, e := range events {
+		out = append(out, e.Offset)
+	}
+	return fmt.Sprint(out)
+}
+
+// stored reads all that the store has of a channel.
+func (n *node) stored(channel string) []history.Event {
+	n.t.Helper()
+	pages, err := n.store.Store.Read(context.Background(), []history.Range{{Channel: channel, Limit: 1 << 20}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return pages[0].Events
+}

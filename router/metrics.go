@@ -1,0 +1,135 @@
+package router
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+)
+
+type metrics struct {
+	publishes     outcomeCounters
+	storeCalls    storeCalls
+	asks          askCounters
+	overflows     prometheus.Counter
+	abandoned     prometheus.Counter
+	repeats       prometheus.Counter
+	races         prometheus.Counter
+	refused       prometheus.Counter
+	unknown       prometheus.Counter
+	failures      prometheus.Counter
+	storeBehind   prometheus.Counter
+	evictions     prometheus.Counter
+	fanned        prometheus.Counter
+	headsRepeated prometheus.Counter
+	forwards      prometheus.Counter
+	servedForDead prometheus.Counter
+	trimmed       prometheus.Counter
+	readsRefused  prometheus.Counter
+	answersShed   prometheus.Counter
+	panics        prometheus.Counter
+	readsRunning  prometheus.Gauge
+	streams       prometheus.Gauge
+	commitSeconds prometheus.Histogram
+	batchEvents   prometheus.Histogram
+	readRanges    prometheus.Histogram
+}
+
+// outcomeCounters is one counter for each way in which a publish ends.
+type outcomeCounters struct{ ok, repeat, refused, overflow, unavailable, other prometheus.Counter }
+
+func (o *outcomeCounters) of(res result) prometheus.Counter {
+	switch {
+	case res.repeat:
+		return o.repeat
+	case res.code == codes.OK:
+		return o.ok
+	case res.code == codes.InvalidArgument:
+		return o.refused
+	case res.code == codes.ResourceExhausted:
+		return o.overflow
+	case res.code == codes.Unavailable:
+		return o.unavailable
+	}
+	return o.other
+}
+
+type storeCalls struct{ append, heads, read, trim prometheus.Counter }
+
+type askCounters struct{ tail, store, unavailable, refused prometheus.Counter }
+
+func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_router_" + name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "spillway_router_" + name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "spillway_router_" + name, Help: help, Buckets: buckets})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_router_" + name, Help: help}, []string{label})
+	}
+	publishes := vec("publishes_total", "Publishes by outcome.", "outcome")
+	calls := vec("store_calls_total", "Calls of the store by kind.", "call")
+	asks := vec("asks_total", "Asks of edges by who answered.", "by")
+	m := &metrics{
+		publishes: outcomeCounters{
+			ok: publishes.WithLabelValues("ok"), repeat: publishes.WithLabelValues("repeat"),
+			refused: publishes.WithLabelValues("refused"), overflow: publishes.WithLabelValues("overflow"),
+			unavailable: publishes.WithLabelValues("unavailable"), other: publishes.WithLabelValues("other"),
+		},
+		storeCalls: storeCalls{
+			append: calls.WithLabelValues("append"), heads: calls.WithLabelValues("heads"),
+			read: calls.WithLabelValues("read"), trim: calls.WithLabelValues("trim"),
+		},
+		asks: askCounters{
+			tail: asks.WithLabelValues("tail"), store: asks.WithLabelValues("store"),
+			unavailable: asks.WithLabelValues("unavailable"), refused: asks.WithLabelValues("refused"),
+		},
+		overflows:     counter("publish_overflows_total", "Publishes refused because too many were waiting."),
+		abandoned:     counter("publishes_abandoned_total", "Publishes dropped unstarted because their caller gave up."),
+		repeats:       counter("key_repeats_total", "Publishes whose key the store knew."),
+		races:         counter("races_lost_total", "Runs lost to another writer of the channel."),
+		refused:       counter("events_refused_total", "Events whose content the store refused."),
+		unknown:       counter("commits_unknown_total", "Commits that ended without a known outcome."),
+		failures:      counter("commit_failures_total", "Batches that could not be prepared because the store failed."),
+		storeBehind:   counter("store_behind_total", "Heads read below one that was acked before: lost history."),
+		evictions:     counter("cache_evictions_total", "Channels evicted, with head and tail."),
+		fanned:        counter("fanout_events_total", "Events put on the bus."),
+		headsRepeated: counter("heads_repeated_total", "Heads of quiet channels repeated on the bus."),
+		forwards:      counter("publishes_forwarded_total", "Publishes sent on to the owner of their channel."),
+		servedForDead: counter("publishes_served_for_owner_total", "Publishes served here because the owner was away."),
+		trimmed:       counter("trimmed_rows_total", "Events and keys deleted by retention."),
+		readsRefused:  counter("reads_refused_total", "Reads refused because too many were waiting."),
+		answersShed:   counter("answers_shed_total", "Answers replaced by UNAVAILABLE because the edge reads too slowly."),
+		panics:        counter("panics_total", "Panics in calls, recovered."),
+		readsRunning:  gauge("store_reads_running", "Batches of reads in the store now."),
+		streams:       gauge("edge_streams", "Streams of edges."),
+		commitSeconds: histogram("commit_seconds", "Time of one batch in the store.", prometheus.ExponentialBuckets(0.00025, 2, 15)),
+		batchEvents:   histogram("commit_events", "Events of one commit.", prometheus.ExponentialBuckets(1, 2, 11)),
+		readRanges:    histogram("read_ranges", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
+	}
+	if r != nil {
+		r.MustRegister(publishes, calls, asks, m.overflows, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
+			m.failures, m.storeBehind, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed,
+			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)
+		s.register(r)
+	}
+	return m
+}
+
+// sizes reads what is held now, for gauges.
+type sizes struct {
+	channels, cacheBytes, queueEvents, queueBytes, readQueue func() float64
+}
+
+func (s *sizes) register(r prometheus.Registerer) {
+	gauge := func(name, help string, read func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_router_" + name, Help: help}, read))
+	}
+	gauge("channels", "Channels known in memory.", s.channels)
+	gauge("cache_bytes", "Heads and hot tails.", s.cacheBytes)
+	gauge("queue_events", "Publishes waiting or in flight.", s.queueEvents)
+	gauge("queue_bytes", "Bytes of publishes waiting or in flight.", s.queueBytes)
+	gauge("read_queue", "Reads waiting for the store.", s.readQueue)
+}

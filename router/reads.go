@@ -1,0 +1,371 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/history"
+)
+
+var (
+	errTooManyReads = errors.New("too many reads are waiting")
+	errExpired      = errors.New("not read in time")
+)
+
+// readKey names what is read: equal keys share one flight.
+type readKey struct {
+	channel  string
+	head     bool // only the head; all below is zero
+	reverse  bool
+	after    uint64
+	before   uint64
+	limit    int
+	maxBytes int
+}
+
+// readResult is one answer of the store; events are shared and never change.
+type readResult struct {
+	err    error
+	epoch  uint64
+	head   uint64
+	floor  uint64 // oldest offset stored; head+1 if none is
+	events []*gatewayv1.BusEvent
+	more   bool
+}
+
+// waiter wants a result. answer is called once, from any goroutine, and must not
+// block; gone says that nobody wants it any more.
+type waiter struct {
+	deadline time.Time
+	gone     func() bool
+	answer   func(readResult)
+}
+
+type flight struct {
+	key     readKey
+	ns      *Namespace
+	waiters []waiter
+}
+
+// reads turns questions that memory cannot answer into few calls of the store:
+// what comes within ReadWindow, or while all slots are taken, goes together.
+//
+// Invariants: every result is as young as its question (only flights that have not
+// started are joined); of one key one flight is in the store at a time; at
+// most Reads batches are; a batch asks for at most ReadRanges and ReadBytes.
+//
+// run is its only owner of goroutines: one that forms batches, one for each
+// batch in the store, all waited for.
+type reads struct {
+	// immutable after newReads
+	cfg     *Config
+	store   history.Store
+	table   *table
+	own     *ownership
+	metrics *metrics
+	log     *slog.Logger
+	wake    chan struct{} // capacity 1
+	slots   chan struct{} // capacity Reads: one token a batch in the store
+
+	mu      sync.Mutex // guards below
+	flights map[readKey]*flight
+	order   []*flight
+	running map[readKey]struct{}
+	waiting int
+	closed  bool
+}
+
+func newReads(cfg *Config, store history.Store, t *table, own *ownership, m *metrics, log *slog.Logger) *reads {
+	return &reads{
+		cfg: cfg, store: store, table: t, own: own, metrics: m, log: log,
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads),
+		flights: make(map[readKey]*flight), running: make(map[readKey]struct{}),
+	}
+}
+
+// add asks; past ReadQueue the answer is an error at once.
+func (r *reads) add(key readKey, ns *Namespace, w waiter) {
+	r.mu.Lock()
+	if r.closed || r.waiting >= r.cfg.ReadQueue {
+		r.mu.Unlock()
+		r.metrics.readsRefused.Inc()
+		w.answer(readResult{err: errTooManyReads})
+		return
+	}
+	f := r.flights[key]
+	if f == nil {
+		f = &flight{key: key, ns: ns}
+		r.flights[key] = f
+		r.order = append(r.order, f)
+	}
+	f.waiters = append(f.waiters, w)
+	r.waiting++
+	r.mu.Unlock()
+	r.signal()
+}
+
+func (r *reads) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// depth is how many questions wait.
+func (r *reads) depth() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting
+}
+
+func (r *reads) run(ctx context.Context) error {
+	var batches sync.WaitGroup
+	defer r.close()
+	defer batches.Wait()
+	for {
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return nil
+		}
+		if !pause(ctx, r.cfg.ReadWindow) {
+			return nil
+		}
+		for {
+			select {
+			case r.slots <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+			batch := r.take()
+			if len(batch) == 0 {
+				<-r.slots
+				break
+			}
+			// It ends with its deadline or ctx; run waits for it.
+			batches.Go(func() {
+				r.batch(ctx, batch)
+				<-r.slots
+				r.signal() // flights of the same keys may wait
+			})
+		}
+	}
+}
+
+// close answers what still waits.
+func (r *reads) close() {
+	r.mu.Lock()
+	r.closed = true
+	left := r.order
+	r.order, r.flights = nil, nil
+	r.mu.Unlock()
+	for _, f := range left {
+		r.answer(f, readResult{err: context.Canceled})
+	}
+}
+
+// take forms a batch of flights whose key is not in the store, in order.
+func (r *reads) take() []*flight {
+	now := time.Now()
+	var batch, expired []*flight
+	r.mu.Lock()
+	bytes := 0
+	kept := r.order[:0]
+	for _, f := range r.order {
+		_, runs := r.running[f.key]
+		full := len(batch) == r.cfg.ReadRanges || len(batch) > 0 && bytes+f.key.maxBytes > r.cfg.ReadBytes
+		if runs || full {
+			kept = append(kept, f)
+			continue
+		}
+		delete(r.flights, f.key)
+		r.waiting -= len(f.waiters)
+		if !f.wanted(now) {
+			expired = append(expired, f)
+			continue
+		}
+		r.running[f.key] = struct{}{}
+		bytes += f.key.maxBytes
+		batch = append(batch, f)
+	}
+	clear(r.order[len(kept):])
+	r.order = kept
+	r.mu.Unlock()
+	for _, f := range expired {
+		r.answer(f, readResult{err: errExpired})
+	}
+	return batch
+}
+
+// wanted says that somebody still waits: no work is done for who has left.
+func (f *flight) wanted(now time.Time) bool {
+	for _, w := range f.waiters {
+		if now.Before(w.deadline) && !w.gone() {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *flight) deadline() time.Time {
+	var last time.Time
+	for _, w := range f.waiters {
+		if w.deadline.After(last) {
+			last = w.deadline
+		}
+	}
+	return last
+}
+
+func (r *reads) answer(f *flight, res readResult) {
+	for _, w := range f.waiters {
+		w.answer(res)
+	}
+}
+
+// batch reads for some flights: heads in one call, ranges in another, and rows
+// for channels that no one has asked for before in a third.
+func (r *reads) batch(ctx context.Context, flights []*flight) {
+	r.metrics.readsRunning.Inc()
+	defer r.metrics.readsRunning.Dec()
+	r.metrics.readRanges.Observe(float64(len(flights)))
+	var last time.Time
+	for _, f := range flights {
+		if d := f.deadline(); d.After(last) {
+			last = d
+		}
+	}
+	ctx, cancel := context.WithDeadline(ctx, last)
+	defer cancel()
+	results := r.query(ctx, flights)
+	r.mu.Lock()
+	for _, f := range flights {
+		delete(r.running, f.key)
+	}
+	r.mu.Unlock()
+	for i, f := range flights {
+		r.answer(f, results[i])
+	}
+	r.table.shrink()
+}
+
+func (r *reads) query(ctx context.Context, flights []*flight) []readResult {
+	results := make([]readResult, len(flights))
+	var heads, ranges []int
+	for i, f := range flights {
+		if f.key.head {
+			heads = append(heads, i)
+		} else {
+			ranges = append(ranges, i)
+		}
+	}
+	marks := r.mark(flights)
+	missing := r.ranges(ctx, flights, ranges, marks, results)
+	r.heads(ctx, flights, append(heads, missing...), marks, results)
+	return results
+}
+
+// mark is where a channel stood before it was read.
+type mark struct {
+	ch      *channel // nil: not ours, nothing is kept
+	version uint64
+	trust   trust
+}
+
+func (r *reads) mark(flights []*flight) []mark {
+	marks := make([]mark, len(flights))
+	t := r.own.now()
+	for i, f := range flights {
+		if !r.own.owned(f.key.channel) {
+			continue
+		}
+		s := r.table.lock(f.key.channel)
+		ch := r.table.getLocked(s, f.key.channel, f.ns)
+		marks[i] = mark{ch, ch.version, t}
+		s.mu.Unlock()
+	}
+	return marks
+}
+
+// heads loads and if need be makes rows.
+func (r *reads) heads(ctx context.Context, flights []*flight, which []int, marks []mark, results []readResult) {
+	if len(which) == 0 {
+		return
+	}
+	at := make(map[string]int, len(which)) // Heads wants distinct channels
+	var queries []history.HeadQuery
+	for _, i := range which {
+		name := flights[i].key.channel
+		if _, ok := at[name]; !ok {
+			at[name] = len(queries)
+			queries = append(queries, history.HeadQuery{Channel: name})
+		}
+	}
+	r.metrics.storeCalls.heads.Inc()
+	found, err := r.store.Heads(ctx, queries)
+	for _, i := range which {
+		if err != nil {
+			results[i].err = err
+			continue
+		}
+		h := &found[at[flights[i].key.channel]]
+		results[i].epoch, results[i].head = h.Epoch, h.Offset
+		if results[i].floor == 0 {
+			results[i].floor = h.Offset + 1
+		}
+		r.keep(flights[i], marks[i], &results[i])
+	}
+}
+
+// ranges reads events; it returns the flights whose channel has no row.
+func (r *reads) ranges(ctx context.Context, flights []*flight, which []int, marks []mark, results []readResult) (missing []int) {
+	if len(which) == 0 {
+		return nil
+	}
+	queries := make([]history.Range, len(which))
+	for n, i := range which {
+		k := &flights[i].key
+		queries[n] = history.Range{
+			Channel: k.channel, After: k.after, Before: k.before, Reverse: k.reverse, Limit: k.limit, MaxBytes: k.maxBytes,
+		}
+	}
+	r.metrics.storeCalls.read.Inc()
+	pages, err := r.store.Read(ctx, queries)
+	for n, i := range which {
+		switch {
+		case err != nil:
+			results[i].err = err
+		case !pages[n].Exists:
+			missing = append(missing, i)
+		default:
+			p := &pages[n]
+			results[i] = readResult{epoch: p.Epoch, head: p.Head, floor: p.First, events: busEvents(p.Events), more: p.More}
+			r.keep(flights[i], marks[i], &results[i])
+		}
+	}
+	return missing
+}
+
+// keep takes what was read into the table, if the channel is ours.
+func (r *reads) keep(f *flight, m mark, res *readResult) {
+	if m.ch == nil {
+		return
+	}
+	s := r.table.lock(f.key.channel)
+	defer s.mu.Unlock()
+	if s.channels[f.key.channel] != m.ch {
+		return // evicted meanwhile
+	}
+	r.table.loadedLocked(m.ch, res.epoch, res.head, m.version, m.trust)
+	if f.key.head || !m.ch.known || m.ch.epoch != res.epoch {
+		return
+	}
+	m.ch.floor = res.floor
+	if len(res.events) > 0 && !f.key.reverse && !res.more {
+		r.table.refillLocked(m.ch, res.events)
+	}
+}

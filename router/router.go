@@ -1,0 +1,230 @@
+// Package router publishes: it numbers the events of each channel, brings them to
+// the store, fans them out on the bus, and answers edges that ask what they
+// have missed.
+//
+// Backends call its gRPC services, edges and other routers EdgeService. It calls a
+// history.Store, a Bus, the Membership and other routers (Peers); cmd joins them.
+//
+// Life: New does no I/O; Listen opens the port; Run serves until its context ends,
+// then drains and returns when everything it started has ended. Goroutines: the
+// committers, one for channels without a store, one that forms batches of reads
+// and one for each batch (at most Config.Reads), one each for views, quiet heads
+// and retention, gRPC's own, two for each stream, and one for each call that is
+// forwarded.
+//
+// Invariants: an acked event of a committed namespace is in the store, and is on the
+// bus only after that (I1); per channel and epoch offsets have no holes (I2); answers
+// come from memory only while it is trusted (owner.go); every queue is bounded
+// and counts what it refuses (I7).
+//
+// Left out on purpose: sessions and subscriptions (edges), rosters, and the
+// handing over of volatile channels to another owner.
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/history"
+)
+
+// Deps is what a Router calls. All are needed and outlive it.
+type Deps struct {
+	Store   history.Store
+	Bus     Bus
+	Members Membership
+	Peers   Peers
+}
+
+// Router is one node of the router tier.
+type Router struct {
+	// immutable after New
+	cfg        Config
+	store      history.Store
+	members    Membership
+	peers      Peers
+	log        *slog.Logger
+	metrics    *metrics
+	namespaces *namespaces
+	table      *table
+	own        *ownership
+	sequencer  *sequencer
+	reads      *reads
+	fan        *fan
+	server     *grpc.Server
+	health     *health.Server
+	stop       chan struct{} // closed when streams must end
+
+	// atomic
+	ready atomic.Bool
+	edges atomic.Int64
+
+	streams sync.WaitGroup // goroutines of streams
+	calls   sync.WaitGroup // goroutines of forwarded calls
+
+	mu       sync.Mutex // guards below
+	listener net.Listener
+}
+
+// New checks the configuration and joins the parts.
+func New(cfg Config, deps Deps) (*Router, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("router configuration: %w", err)
+	}
+	if deps.Store == nil || deps.Bus == nil || deps.Members == nil || deps.Peers == nil {
+		return nil, errors.New("router: store, bus, members and peers are needed")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	r := &Router{
+		cfg: cfg, store: deps.Store, members: deps.Members, peers: deps.Peers, log: cfg.Log, stop: make(chan struct{}),
+	}
+	r.metrics = newMetrics(cfg.Registry, r.sizes())
+	r.namespaces = newNamespaces(&r.cfg)
+	r.table = newTable(cfg.CacheBytes, r.metrics)
+	r.own = newOwnership(&r.cfg, deps.Members)
+	r.fan = &fan{cfg: &r.cfg, bus: deps.Bus, metrics: r.metrics}
+	r.sequencer = newSequencer(&r.cfg, r.table, r.own, deps.Store, r.fan, r.metrics, r.log)
+	r.reads = newReads(&r.cfg, deps.Store, r.table, r.own, r.metrics, r.log)
+	r.server = r.newServer()
+	return r, nil
+}
+
+func (r *Router) sizes() *sizes {
+	return &sizes{
+		channels:    func() float64 { return float64(r.table.channels.Load()) },
+		cacheBytes:  func() float64 { return float64(r.table.bytes.Load()) },
+		queueEvents: func() float64 { return float64(r.sequencer.events.Load()) },
+		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
+		readQueue:   func() float64 { return float64(r.reads.depth()) },
+	}
+}
+
+// Listen opens the port, so that Addr is known before Run. Run calls it if nobody
+// has.
+func (r *Router) Listen(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.listener != nil {
+		return nil
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", r.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	r.listener = listener
+	return nil
+}
+
+// Addr is where the gRPC server listens; "" before Listen.
+func (r *Router) Addr() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.listener == nil {
+		return ""
+	}
+	return r.listener.Addr().String()
+}
+
+// Ready says that the router has joined and is not leaving.
+func (r *Router) Ready() bool { return r.ready.Load() }
+
+func (r *Router) stopping() bool {
+	select {
+	case <-r.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// Run serves until ctx ends, then drains. It may be called once.
+func (r *Router) Run(ctx context.Context) error {
+	if err := r.Listen(ctx); err != nil {
+		return err
+	}
+	// The parts outlive ctx: they end after the last call was answered.
+	parts, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	g, failed := errgroup.WithContext(parts)
+	for range r.cfg.Committers {
+		g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.committed, r.sequencer.commit) })
+	}
+	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.volatile, r.sequencer.commitVolatile) })
+	g.Go(func() error { return r.own.run(parts) })
+	g.Go(func() error { return r.reads.run(parts) })
+	g.Go(func() error { return r.fan.run(parts) })
+	g.Go(func() error { return r.retention(parts) })
+	g.Go(func() error { return r.serve() })
+	r.log.Info("router listens", "id", r.cfg.ID, "address", r.Addr())
+	r.wait(ctx, failed)
+	r.drain(ctx)
+	end()
+	return g.Wait()
+}
+
+func (r *Router) serve() error {
+	if err := r.server.Serve(r.listener); err != nil && !r.stopping() {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+// wait is ready once joined, and returns when ctx ends or a part has failed.
+func (r *Router) wait(ctx, failed context.Context) {
+	select {
+	case <-r.members.Joined():
+		r.serving(true)
+		r.log.Info("router serves", "id", r.cfg.ID)
+	case <-ctx.Done():
+		return
+	case <-failed.Done():
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-failed.Done():
+	}
+}
+
+// drain leaves in order: nobody sends new work, then streams and calls end, then
+// the rest is cut off.
+func (r *Router) drain(ctx context.Context) {
+	r.serving(false)
+	r.members.SetState(gatewayv1.State_STATE_DRAINING)
+	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainDelay+r.cfg.StopTimeout)
+	defer cancel()
+	pause(fresh, r.cfg.DrainDelay) // calls are served while the others take notice
+	close(r.stop)
+	stopped := make(chan struct{})
+	// It waits for calls and ends at the latest with Stop below.
+	go func() {
+		r.server.GracefulStop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-fresh.Done():
+		r.log.Warn("calls were cut off: they did not end in time")
+		r.server.Stop()
+		<-stopped
+	}
+	r.streams.Wait()
+	r.calls.Wait()
+	r.members.SetState(gatewayv1.State_STATE_LEFT)
+}

@@ -1,0 +1,170 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spillway-io/spillway/router/history"
+)
+
+// maxSuspects bounds the unknown runs of a channel; past it those without a key
+// are told so.
+const maxSuspects = 4
+
+// suspect is a run whose outcome is unknown: the store failed or did not answer
+// in time, and may commit it even later. While its events may be in the store
+// they are numbered again only as an attempt that the fence lets win once:
+//
+//	row.head == run.Head   not stored yet: another run from the same head may be
+//	                       tried; of the two at most one is stored
+//	row.head >  run.Head   settled: the events at its offsets are ours, or never will be
+type suspect struct {
+	run  history.Run
+	pubs []*publication
+}
+
+// outcomeUnknown forgets the channel and keeps what is needed to find out.
+func (s *sequencer) outcomeUnknown(p *piece, run *history.Run) {
+	p.lost = true
+	pubs := expand(p.pubs)
+	ch := p.ch
+	ch.shard.mu.Lock()
+	s.table.forgetLocked(ch)
+	full := len(ch.suspects) >= maxSuspects
+	if !full {
+		ch.suspects = append(ch.suspects, suspect{*run, p.pubs})
+	}
+	ch.shard.mu.Unlock()
+	for _, pub := range pubs {
+		pub.uncertain = true
+		if full && pub.event.Key == "" {
+			s.finish(pub, unknownOutcome)
+			continue
+		}
+		s.retryOne(p.work, pub)
+	}
+}
+
+// retryLater queues again what is young enough, and tells the others.
+func (s *sequencer) retryLater(w *work, pubs []*publication, uncertain bool) {
+	for _, p := range expand(pubs) {
+		p.uncertain = p.uncertain || uncertain
+		s.retryOne(w, p)
+	}
+}
+
+func (s *sequencer) retryOne(w *work, p *publication) {
+	switch {
+	case time.Since(p.since) < s.cfg.RetryFor:
+		w.back = append(w.back, p)
+	case p.uncertain:
+		s.finish(p, unknownOutcome)
+	default:
+		s.finish(p, notStored)
+	}
+}
+
+// settleSuspects compares what the store has with the runs of unknown outcome.
+func (s *sequencer) settleSuspects(ctx context.Context, asked []*work) error {
+	var ranges []history.Range
+	var of []*work
+	for _, w := range asked {
+		w.ch.shard.mu.Lock()
+		for _, q := range w.ch.suspects {
+			if w.epoch != q.run.Epoch || w.head > q.run.Head {
+				ranges = append(ranges, history.Range{Channel: w.ch.name, After: q.run.Head, Limit: len(q.run.Events)})
+				of = append(of, w)
+			}
+		}
+		w.ch.shard.mu.Unlock()
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	s.metrics.storeCalls.read.Inc()
+	pages, err := s.store.Read(ctx, ranges)
+	if err != nil {
+		return fmt.Errorf("read runs of unknown outcome: %w", err)
+	}
+	for i, w := range of {
+		s.settleSuspect(w, &pages[i], ranges[i].After)
+	}
+	return nil
+}
+
+// settleSuspect ends the suspects of a channel that begin at head.
+func (s *sequencer) settleSuspect(w *work, page *history.Page, head uint64) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	var mine []suspect
+	kept := ch.suspects[:0:0]
+	for _, q := range ch.suspects {
+		if q.run.Head == head {
+			mine = append(mine, q)
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	ch.suspects = kept
+	ch.shard.mu.Unlock()
+	for _, q := range mine {
+		switch {
+		case page.Epoch != q.run.Epoch || page.First > head+1:
+			s.neverKnown(w, q)
+		case sameEvents(page.Events, q.run.Events):
+			s.foundStored(w, q)
+		}
+	}
+}
+
+// sameEvents compares whole runs: a run is stored whole or not at all.
+func sameEvents(stored, ours []history.Event) bool {
+	if len(stored) < len(ours) {
+		return false
+	}
+	for i := range ours {
+		a, b := &stored[i], &ours[i]
+		if a.Offset != b.Offset || a.TimeMS != b.TimeMS || a.Binary != b.Binary || a.From != b.From ||
+			!bytes.Equal(a.Data, b.Data) || !bytes.Equal(a.Meta, b.Meta) {
+			return false
+		}
+	}
+	return true
+}
+
+// foundStored answers a run that turned out to be in the store.
+func (s *sequencer) foundStored(w *work, q suspect) {
+	for i, p := range q.pubs {
+		s.finishSuspect(w, p, result{epoch: q.run.Epoch, offset: q.run.Events[i].Offset})
+	}
+	w.ch.shard.mu.Lock()
+	s.fan.publishedLocked(w.ch)
+	w.ch.shard.mu.Unlock()
+	s.fan.out(w.ch.name, q.run.Epoch, busEvents(q.run.Events))
+}
+
+// neverKnown answers those without a key; of the others the key decides.
+func (s *sequencer) neverKnown(w *work, q suspect) {
+	for _, p := range q.pubs {
+		if p.event.Key == "" {
+			s.finishSuspect(w, p, unknownOutcome)
+		}
+	}
+}
+
+// finishSuspect answers a publication that is in this batch or still queued, and
+// takes it out of the batch.
+func (s *sequencer) finishSuspect(w *work, p *publication, res result) {
+	for i, in := range w.pubs {
+		if in == p {
+			w.pubs = append(w.pubs[:i:i], w.pubs[i+1:]...)
+			s.finish(p, res)
+			return
+		}
+	}
+	if p.stage.CompareAndSwap(queued, taken) {
+		s.finish(p, res)
+	}
+}

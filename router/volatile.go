@@ -1,0 +1,112 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/spillway-io/spillway/router/history"
+)
+
+// Channels of namespaces without a store live in their owner's memory: epoch,
+// head, tail and recent keys die with it, or when the view gives them to another.
+// There is no fence, so only the owner by its own view numbers them; a new owner
+// begins a new epoch that is larger than every earlier one.
+
+// epochShift leaves room below the revision for epochs begun within it.
+const epochShift = 20
+
+// recentKeysMax bounds the idempotency keys that a volatile channel remembers.
+const recentKeysMax = 256
+
+// recentKeys is the newest keys, oldest first out.
+type recentKeys struct {
+	offsets map[history.Key]uint64
+	order   []history.Key
+}
+
+func (k *recentKeys) put(key history.Key, offset uint64) {
+	if len(k.order) == recentKeysMax {
+		delete(k.offsets, k.order[0])
+		k.order = k.order[1:]
+	}
+	k.offsets[key] = offset
+	k.order = append(k.order, key)
+}
+
+// volatileLocked readies a channel without a store; false: it is another's. An
+// epoch seen by an edge that is above ours shows an owner that we never saw.
+func (s *sequencer) volatileLocked(ch *channel, seen uint64) bool {
+	if !s.own.owned(ch.name) {
+		return false
+	}
+	t := s.own.now()
+	if !ch.known || seen > ch.epoch || !s.own.unbroken(ch.name, ch.trust) {
+		generation := s.generation.Load() & (1<<epochShift - 1)
+		epoch := max(s.own.revision()<<epochShift|generation, seen+1, ch.epoch+1)
+		s.table.moveLocked(ch, epoch, 0)
+		ch.floor = 1
+		ch.keys = nil
+	}
+	ch.trust = t
+	return true
+}
+
+var notOwner = result{code: codes.Unavailable, retryAfter: 200 * time.Millisecond, message: "not stored: the channel is moving to another router"}
+
+// commitVolatile numbers and fans out; there is nothing that could fail.
+func (s *sequencer) commitVolatile(_ context.Context, batch []*work) error {
+	for _, w := range batch {
+		s.commitOneVolatile(w)
+	}
+	return nil
+}
+
+func (s *sequencer) commitOneVolatile(w *work) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	if !s.volatileLocked(ch, 0) {
+		ch.shard.mu.Unlock()
+		s.finishAll(w.pubs, notOwner)
+		return
+	}
+	epoch, head, now := ch.epoch, ch.head, s.cfg.Now().UnixMilli()
+	results := make([]result, len(w.pubs))
+	fresh := make([]history.Event, 0, len(w.pubs))
+	for i, p := range w.pubs {
+		offset, repeat := ch.keyed(p, head+uint64(len(fresh))+1)
+		results[i] = result{epoch: epoch, offset: offset, repeat: repeat}
+		if !repeat {
+			p.event.Offset, p.event.TimeMS = offset, now
+			fresh = append(fresh, p.event)
+		}
+	}
+	events := busEvents(fresh)
+	if len(events) > 0 {
+		s.table.grewLocked(ch, events, s.bounds())
+		s.fan.publishedLocked(ch)
+	}
+	ch.shard.mu.Unlock()
+	if len(events) > 0 {
+		s.fan.out(ch.name, epoch, events)
+	}
+	for i, p := range w.pubs {
+		s.finish(p, results[i])
+	}
+}
+
+// keyed answers the offset of p: next, or that of the first with its key.
+func (ch *channel) keyed(p *publication, next uint64) (offset uint64, repeat bool) {
+	if p.event.Key == "" {
+		return next, false
+	}
+	if ch.keys == nil {
+		ch.keys = &recentKeys{offsets: make(map[history.Key]uint64)}
+	}
+	if offset, ok := ch.keys.offsets[p.key()]; ok {
+		return offset, true
+	}
+	ch.keys.put(p.key(), next)
+	return next, false
+}
