@@ -1,13 +1,3 @@
-// Package presence knows who is here: the nodes of the cluster, their state,
-// their load, and which router owns a channel. (End users on a channel are the
-// business of presence/roster, a later part.)
-//
-// Routers and edges call Cluster; it calls a Registry (presence/etcd) for the
-// records under leases and a Board (presence/nats) for the load figures of each
-// second. Snapshot is lock-free and never blocks; Run owns all goroutines.
-//
-// Invariant (I9): registry and bus may be away for as long as they like; no
-// member, owner or epoch changes because of it. See view for the rules.
 package presence
 
 import (
@@ -20,67 +10,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// Change is news from the registry: a full listing, or one record put or gone.
-type Change struct {
-	List     []*Member // if Listed
-	Listed   bool
-	Put      *Member
-	Deleted  *Key
-	Revision int64
-}
-
-// Registry keeps records under leases.
-type Registry interface {
-	// Watch lists, then follows, until ctx ends. It survives any absence of the
-	// registry, and lists again after compaction or a revision that went back.
-	// changed is called from one goroutine.
-	Watch(ctx context.Context, changed func(Change)) error
-	// Register keeps self's record until ctx ends, then marks it left and gives
-	// up its lease within two seconds. update wakes it to write self anew. It
-	// calls registered after each first write under a new lease, lost when a lease
-	// was lost even for a moment. A second live member with the same id ends it
-	// with ErrDuplicate.
-	Register(ctx context.Context, self func() *Member, update <-chan struct{}, registered, lost func()) error
-}
-
-// Board is where load figures are said and heard.
-type Board interface {
-	// Run says own() each second and calls heard for what others say, connected
-	// when this node's connection comes or goes, until ctx ends.
-	Run(ctx context.Context, own func() *Figure, heard func(*Figure), connected func(bool)) error
-}
-
-// ErrDuplicate says that a live member has our id.
-var ErrDuplicate = errors.New("member id is already live")
-
-// Config of a Cluster.
-type Config struct {
-	Self     *Member               // State and Incarnation are set by the Cluster
-	Load     func(figure *Figure)  // fills in conns, subscriptions, channels; may be nil
-	Log      *slog.Logger          // nil: silent
-	Registry prometheus.Registerer // nil: no metrics
-}
+// tickEvery is how often the view looks at the clock.
+const tickEvery = 500 * time.Millisecond
 
 // Cluster is one node's part in the cluster and its view of it.
 type Cluster struct {
-	// immutable after New
+	// immutable after New (Self.Address until Run)
 	cfg      Config
 	registry Registry
 	board    Board
 	log      *slog.Logger
 	metrics  *metrics
-	joined   chan struct{}
-	update   chan struct{} // capacity 1
+	joined   chan struct{} // closed under mu
+	update   chan struct{} // capacity 1: the record should be written anew
 
 	// atomic
-	snapshot atomic.Pointer[Snapshot]
+	snapshot atomic.Pointer[Snapshot] // stored under mu
 	losses   atomic.Uint64
 	state    atomic.Int32
 	seq      atomic.Uint64
@@ -92,33 +43,64 @@ type Cluster struct {
 	listed   bool
 }
 
-// New makes a Cluster; Run makes it live.
+// New makes a Cluster; Run makes it live. A bad Config is reported by Run.
 func New(cfg Config, registry Registry, board Board) *Cluster {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	self := proto.CloneOf(cfg.Self)
-	self.Incarnation = rand.Uint64() | 1
-	self.StartedMs = uint64(time.Now().UnixMilli())
-	cfg.Self = self
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.FigureInterval == 0 {
+		cfg.FigureInterval = time.Second
+	}
+	if cfg.Self != nil {
+		cfg.Self = fillIn(cfg.Self, cfg.Now())
+	}
 	c := &Cluster{
 		cfg: cfg, registry: registry, board: board, log: cfg.Log,
 		metrics: newMetrics(cfg.Registry),
 		joined:  make(chan struct{}), update: make(chan struct{}, 1),
-		view: newView(), changed: make(chan struct{}),
+		view: newView(cfg.FigureInterval), changed: make(chan struct{}),
 	}
-	c.state.Store(int32(gatewayv1.State_STATE_SERVING))
+	c.state.Store(int32(cfg.Self.GetState()))
 	c.snapshot.Store(NewSnapshot(nil, 0))
 	return c
 }
 
-// Run registers and watches until ctx ends; then the node has left.
+func fillIn(m *Member, now time.Time) *Member {
+	self := proto.CloneOf(m)
+	if self.State == gatewayv1.State_STATE_UNSPECIFIED {
+		self.State = gatewayv1.State_STATE_SERVING
+	}
+	if self.Incarnation == 0 {
+		self.Incarnation = rand.Uint64() | 1
+	}
+	if self.StartedMs == 0 {
+		self.StartedMs = uint64(now.UnixMilli())
+	}
+	return self
+}
+
+// Run registers, speaks, listens and watches until ctx ends; then the node
+// has left, or two seconds were not enough to say so. It waits for registry and
+// bus as long as they are away. Errors: a bad Config, a DuplicateError, a bus
+// connection that was closed for good.
 func (c *Cluster) Run(ctx context.Context) error {
+	if err := c.cfg.Validate(); err != nil {
+		return fmt.Errorf("membership: %w", err)
+	}
 	g, ctx := errgroup.WithContext(ctx)
-	// Each part ends with ctx; Run waits for them all.
+	// Each part ends with ctx, or ends it by failing; Run waits for them all.
 	g.Go(func() error { return c.registry.Watch(ctx, c.take) })
-	g.Go(func() error { return c.registry.Register(ctx, c.self, c.update, c.registered, c.lost) })
-	g.Go(func() error { return c.board.Run(ctx, c.figure, c.heard, c.connected) })
+	g.Go(func() error {
+		return c.registry.Register(ctx, Registration{
+			Self: c.self, Update: c.update, Registered: c.registered, Lost: c.lost, KeepFailed: c.metrics.keepFailures.Inc,
+		})
+	})
+	g.Go(func() error {
+		return c.board.Run(ctx, Listener{Own: c.figure, Heard: c.heard, Connected: c.connected, Dropped: c.dropped})
+	})
 	g.Go(func() error { return c.tick(ctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("membership: %w", err)
@@ -126,10 +108,11 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return nil
 }
 
-// Snapshot is the present view.
+// Snapshot is the present view; the same pointer as long as nothing changed.
 func (c *Cluster) Snapshot() *Snapshot { return c.snapshot.Load() }
 
-// Changed is closed at the next change of the view.
+// Changed is closed at the next change of the view, and when this node's own
+// lease is lost. Take it before Snapshot: else a change can be missed.
 func (c *Cluster) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,16 +122,16 @@ func (c *Cluster) Changed() <-chan struct{} {
 // Joined is closed once this node is registered and has seen the others.
 func (c *Cluster) Joined() <-chan struct{} { return c.joined }
 
-// LeaseLosses counts the times this node's own lease was lost.
+// LeaseLosses counts the times this node's own lease was lost, even for a moment.
 func (c *Cluster) LeaseLosses() uint64 { return c.losses.Load() }
 
 // SetState says what this node is doing; it is written at once, or when the
-// registry is back.
+// registry is back, and stands in every load figure from now on.
 func (c *Cluster) SetState(s gatewayv1.State) {
 	c.state.Store(int32(s))
 	select {
 	case c.update <- struct{}{}:
-	default:
+	default: // a wake-up is waiting already, and it will see this state
 	}
 }
 
@@ -168,7 +151,27 @@ func (c *Cluster) LastHeard(key Key) time.Time {
 	return time.Time{}
 }
 
-// Figures returns the newest figure of each member that was heard.
+// Silent says that a member, lease or not, is not heard on a bus that works:
+// enough to send no more clients there.
+func (c *Cluster) Silent(key Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.view.entries[key]
+	return e != nil && c.view.hearing(c.cfg.Now()) && c.view.silent(e)
+}
+
+// Figure is the newest one of a member; nil: none was heard. Not to be changed.
+func (c *Cluster) Figure(key Key) *Figure {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.view.entries[key]; e != nil {
+		return e.figure
+	}
+	return nil
+}
+
+// Figures are the newest ones of all members that were heard. The map is the
+// caller's, the figures are not to be changed.
 func (c *Cluster) Figures() map[Key]*Figure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +190,7 @@ func (c *Cluster) self() *Member {
 	return m
 }
 
-func (c *Cluster) figure() *Figure {
+func (c *Cluster) figure() (*Figure, time.Duration) {
 	m := c.cfg.Self
 	f := &Figure{
 		Id: m.Id, Role: m.Role, Incarnation: m.Incarnation, Region: m.Region, Capacity: m.Capacity,
@@ -196,37 +199,38 @@ func (c *Cluster) figure() *Figure {
 	if c.cfg.Load != nil {
 		c.cfg.Load(f)
 	}
-	return f
+	return f, figureInterval(c.cfg.FigureInterval, m.Role, len(c.Snapshot().Members()))
 }
 
 func (c *Cluster) registered() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.isJoined = true
 	c.closeJoinedLocked()
-	c.mu.Unlock()
 }
 
 func (c *Cluster) lost() {
 	c.losses.Add(1)
 	c.metrics.leaseLosses.Inc()
 	c.log.Warn("own lease was lost; registering anew")
-	c.input(func(*view, time.Time) bool { return true }) // whoever trusts by lease looks again
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakeLocked() // whoever trusts by lease looks again
 }
 
 func (c *Cluster) take(change Change) {
-	c.input(func(v *view, now time.Time) bool {
+	c.input(func(v *view, now time.Time) {
 		switch {
-		case change.Listed:
-			c.metrics.lists.Inc()
+		case change.Listed != ListNone:
+			v.list(change.List, change.Revision, now)
+			c.metrics.lists[change.Listed].Inc()
 			c.listed = true
 			c.closeJoinedLocked()
-			return v.list(change.List, change.Revision, now)
 		case change.Put != nil:
-			return v.put(change.Put, change.Revision, now)
+			v.put(change.Put, change.Revision, now)
 		case change.Deleted != nil:
-			return v.delete(*change.Deleted, change.Revision, now)
+			v.delete(*change.Deleted, change.Revision, now)
 		}
-		return false
 	})
 }
 
@@ -243,21 +247,17 @@ func (c *Cluster) closeJoinedLocked() {
 
 func (c *Cluster) heard(f *Figure) {
 	c.metrics.heard.Inc()
-	c.input(func(v *view, now time.Time) bool {
-		v.heardFrom(f, now)
-		return false
-	})
+	c.input(func(v *view, now time.Time) { v.heard(f, now) })
 }
 
 func (c *Cluster) connected(up bool) {
-	c.input(func(v *view, now time.Time) bool {
-		v.bus(up, now)
-		return false
-	})
+	c.input(func(v *view, now time.Time) { v.bus(up, now) })
 }
 
+func (c *Cluster) dropped(why FigureDrop, n int) { c.metrics.dropped[why].Add(float64(n)) }
+
 func (c *Cluster) tick(ctx context.Context) error {
-	ticker := time.NewTicker(time.Second)
+	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -269,22 +269,57 @@ func (c *Cluster) tick(ctx context.Context) error {
 	}
 }
 
-// input feeds the view under mu and publishes a new snapshot if it changed.
-func (c *Cluster) input(feed func(*view, time.Time) bool) {
+// input feeds the view, publishes a new snapshot if it changed, and logs what
+// happened.
+func (c *Cluster) input(feed func(*view, time.Time)) {
+	for _, n := range c.step(feed) {
+		c.metrics.note(n)
+		c.logNote(n)
+	}
+}
+
+func (c *Cluster) step(feed func(*view, time.Time)) []note {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := c.view.kept
-	changed := feed(c.view, time.Now())
-	if n := c.view.kept - kept; n > 0 {
-		c.metrics.kept.Add(float64(n))
-		c.log.Warn("the registry lost more than half of the members; keeping them until they are listed or silent", "kept", n)
+	now := c.cfg.Now()
+	feed(c.view, now)
+	up := 0.0
+	if c.view.hearing(now) {
+		up = 1
 	}
-	if !changed {
-		return
+	c.metrics.busUp.Set(up)
+	notes := c.view.take()
+	for _, n := range notes {
+		if n.kind.alters() {
+			s := c.view.snapshot()
+			c.snapshot.Store(s)
+			c.metrics.members(s)
+			c.wakeLocked()
+			break
+		}
 	}
-	s := c.view.snapshot()
-	c.snapshot.Store(s)
-	c.metrics.members(s)
+	return notes
+}
+
+func (c *Cluster) wakeLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
+}
+
+func (c *Cluster) logNote(n note) {
+	attrs := []any{}
+	if m := n.member; m != nil {
+		attrs = append(attrs, "member", KeyOf(m).String(), "state", StateName(m.State), "incarnation", m.Incarnation)
+	}
+	if n.reason != DepartureNone {
+		attrs = append(attrs, "reason", n.reason.String())
+	}
+	level := slog.LevelInfo
+	switch n.kind {
+	case noteKept, noteWentBack:
+		level = slog.LevelWarn
+	case noteLease, noteBack:
+		level = slog.LevelDebug
+	}
+	c.log.Log(context.Background(), level, "membership: "+n.kind.String(), attrs...)
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile.func1"))
 }
 
-const ttl = 5 * time.Second
+const ttl = 2 * time.Second
 
 // infra is a real etcd and a real NATS that can be stopped and started again.
 type infra struct {
@@ -74,7 +74,7 @@ type node struct {
 
 func (in *infra) node(role gatewayv1.Role, id string) *node {
 	in.t.Helper()
-	client, err := etcd.NewClient([]string{fmt.Sprintf("http://127.0.0.1:%d", in.etcdPort)}, nil)
+	client, err := etcd.NewClient(etcd.ClientConfig{Endpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", in.etcdPort)}})
 	if err != nil {
 		in.t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func (in *infra) node(role gatewayv1.Role, id string) *node {
 		in.t.Fatal(err)
 	}
 	c := presence.New(presence.Config{Self: &presence.Member{Id: id, Role: role, Address: "127.0.0.1:1"}},
-		etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", 200*time.Millisecond, nil))
+		etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", nil))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }() // ended by stop or kill, which wait for it
@@ -160,7 +160,7 @@ func TestNobodyLeavesWhileEtcdAndBusAreAway(t *testing.T) {
 	}
 	revision := nodes[2].Snapshot().Revision()
 	in.stop()
-	watch := time.NewTimer(2 * ttl)
+	watch := time.NewTimer(3 * ttl)
 	changed := nodes[2].Changed()
 	select {
 	case <-changed:
@@ -203,7 +203,7 @@ func TestASecondMemberWithTheIDIsRefused(t *testing.T) {
 	}
 	defer client.Close()
 	twin := presence.New(presence.Config{Self: &presence.Member{Id: "e1", Role: gatewayv1.Role_ROLE_EDGE}},
-		etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", 0, nil))
+		etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", nil))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := twin.Run(ctx); !errors.Is(err, presence.ErrDuplicate) {

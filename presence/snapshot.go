@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -9,51 +10,28 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// Member is the record of one node. Members in a Snapshot must not be changed.
-type Member = gatewayv1.Member
-
-// Figure is what a member said last of its load.
-type Figure = gatewayv1.LoadFigure
-
-// Key names a member: ids are unique within a role.
-type Key struct {
-	Role gatewayv1.Role
-	ID   string
-}
-
-// KeyOf is the key of a member.
-func KeyOf(m *Member) Key { return Key{m.Role, m.Id} }
-
-// RoleName is the word for a role in keys, metrics and listings.
-func RoleName(r gatewayv1.Role) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
-}
-
-// StateName is the word for a state in metrics and listings.
-func StateName(s gatewayv1.State) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "STATE_"))
-}
-
-// Snapshot is the cluster as one node sees it at one moment; immutable.
+// Snapshot is the cluster as one node sees it at one moment; immutable. The
+// slices that it returns are shared: read only.
 type Snapshot struct {
-	members         []*Member // by role, then id
-	routers         []*Member // serving, by id
-	seeds           []uint64  // beside routers
-	routersRevision int64
+	members  []*Member // by role, then id
+	edges    []*Member // serving, by id
+	routers  []*Member // serving, by id
+	seeds    []uint64  // hashes of the ids, beside routers
+	revision int64
 }
 
-// NewSnapshot is for the view and for tests. routersRevision is the store's
-// revision of the last change among serving routers.
-func NewSnapshot(members []*Member, routersRevision int64) *Snapshot {
-	s := &Snapshot{members: slices.Clone(members), routersRevision: routersRevision}
+// NewSnapshot is for the view and for tests; see Revision.
+func NewSnapshot(members []*Member, revision int64) *Snapshot {
+	s := &Snapshot{members: slices.Clone(members), revision: revision}
 	slices.SortFunc(s.members, func(a, b *Member) int {
-		if a.Role != b.Role {
-			return int(a.Role) - int(b.Role)
-		}
-		return strings.Compare(a.Id, b.Id)
+		return cmp.Or(cmp.Compare(a.Role, b.Role), strings.Compare(a.Id, b.Id))
 	})
 	for _, m := range s.members {
-		if m.Role == gatewayv1.Role_ROLE_ROUTER && m.State == gatewayv1.State_STATE_SERVING {
+		switch {
+		case m.State != gatewayv1.State_STATE_SERVING:
+		case m.Role == gatewayv1.Role_ROLE_EDGE:
+			s.edges = append(s.edges, m)
+		case m.Role == gatewayv1.Role_ROLE_ROUTER:
 			s.routers = append(s.routers, m)
 			s.seeds = append(s.seeds, xxhash.Sum64String(m.Id))
 		}
@@ -61,29 +39,35 @@ func NewSnapshot(members []*Member, routersRevision int64) *Snapshot {
 	return s
 }
 
-// Members returns all members in every state but left.
+// Members returns all members in every state but left, by role and id.
 func (s *Snapshot) Members() []*Member { return s.members }
 
-// Routers returns the routers that serve.
+// Routers returns the routers that serve, by id.
 func (s *Snapshot) Routers() []*Member { return s.routers }
 
-// Edges returns the edges that serve.
-func (s *Snapshot) Edges() []*Member {
-	var edges []*Member
-	for _, m := range s.members {
-		if m.Role == gatewayv1.Role_ROLE_EDGE && m.State == gatewayv1.State_STATE_SERVING {
-			edges = append(edges, m)
-		}
+// Edges returns the edges that serve, by id.
+func (s *Snapshot) Edges() []*Member { return s.edges }
+
+// Member returns one, or nil.
+func (s *Snapshot) Member(key Key) *Member {
+	i, found := slices.BinarySearchFunc(s.members, key, func(m *Member, k Key) int {
+		return cmp.Or(cmp.Compare(m.Role, k.Role), strings.Compare(m.Id, k.ID))
+	})
+	if !found {
+		return nil
 	}
-	return edges
+	return s.members[i]
 }
 
-// Revision numbers ownership: it changes when the set of serving routers does.
-func (s *Snapshot) Revision() int64 { return s.routersRevision }
+// Revision numbers ownership. It rises with every change of a router's record
+// or presence and with nothing else. It is 16 times the registry's revision of
+// that change, plus the routers removed since because of their silence: those
+// removals have no revision of their own, and whoever compares must see them.
+func (s *Snapshot) Revision() int64 { return s.revision }
 
 // Owner is the router that owns a channel: the one with the highest hash of
 // (channel, router), so that a router that leaves moves its own channels only.
-// nil: no router serves.
+// Equal in every process. nil: no router serves.
 func (s *Snapshot) Owner(channel string) *Member {
 	hash := xxhash.Sum64String(channel)
 	var owner *Member
@@ -97,22 +81,22 @@ func (s *Snapshot) Owner(channel string) *Member {
 }
 
 // Ranked is the owner of a channel and then the others, in the order in which
-// they would inherit it.
+// they would inherit it. The slice is the caller's.
 func (s *Snapshot) Ranked(channel string) []*Member {
 	hash := xxhash.Sum64String(channel)
-	order := make([]int, len(s.routers))
-	for i := range order {
-		order[i] = i
+	type scored struct {
+		router *Member
+		score  uint64
 	}
-	slices.SortFunc(order, func(a, b int) int {
-		if mix(hash^s.seeds[a]) > mix(hash^s.seeds[b]) {
-			return -1
-		}
-		return 1
-	})
+	order := make([]scored, len(s.routers))
+	for i, m := range s.routers {
+		order[i] = scored{m, mix(hash ^ s.seeds[i])}
+	}
+	// Stable: of equal scores the first id wins, as in Owner.
+	slices.SortStableFunc(order, func(a, b scored) int { return cmp.Compare(b.score, a.score) })
 	ranked := make([]*Member, len(order))
-	for i, at := range order {
-		ranked[i] = s.routers[at]
+	for i, o := range order {
+		ranked[i] = o.router
 	}
 	return ranked
 }

@@ -2,66 +2,51 @@ package etcd
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/keepalive"
-
-	"crypto/tls"
-	"go.uber.org/zap"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/spillway-io/spillway/presence"
 )
 
-// NewClient dials etcd lazily and for ever: it never gives up, and tries about
-// every second.
-func NewClient(endpoints []string, tlsConfig *tls.Config) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{
-		Endpoints:            endpoints,
-		TLS:                  tlsConfig,
-		DialKeepAliveTime:    5 * time.Second,
-		DialKeepAliveTimeout: 3 * time.Second,
-		Logger:               zap.NewNop(),
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-				MinConnectTimeout: 3 * time.Second,
-			}),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
-		},
-	})
-}
-
-// probe is how often the watch asks for the store's revision: a watch from a
-// revision that a restored store has not reached would wait in silence.
-const probe = 5 * time.Second
+const (
+	// probeEvery is how often the watch is compared with the store: a watch from a
+	// revision that a restored store has not reached would wait in silence.
+	probeEvery = 5 * time.Second
+	// readTimeout bounds one read.
+	readTimeout = 3 * time.Second
+	// relistPause spreads the listings of many members after etcd's return.
+	relistPause = 500 * time.Millisecond
+)
 
 // Watch implements presence.Registry.
 func (r *Registry) Watch(ctx context.Context, changed func(presence.Change)) error {
+	reason := presence.ListStart
 	for ctx.Err() == nil {
-		revision, err := r.list(ctx, changed)
+		revision, err := r.list(ctx, reason, changed)
 		if err == nil {
-			r.follow(ctx, revision, changed)
+			reason = r.follow(ctx, revision, changed)
+			r.log.Debug("member watch ended", "reason", reason.String())
 		} else {
-			r.log.Debug("list members", "err", err)
+			r.log.Debug("could not list members", "err", err)
 		}
-		if !pause(ctx, 500*time.Millisecond) {
-			break
-		}
+		pause(ctx, relistPause)
 	}
 	return nil
 }
 
-func (r *Registry) list(ctx context.Context, changed func(presence.Change)) (int64, error) {
-	resp, err := bounded(ctx, 3*time.Second, func(ctx context.Context) (*clientv3.GetResponse, error) {
+func (r *Registry) list(ctx context.Context, reason presence.ListReason, changed func(presence.Change)) (int64, error) {
+	resp, err := bounded(ctx, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return r.client.Get(ctx, r.members(), clientv3.WithPrefix())
 	})
 	if err != nil {
 		return 0, err
 	}
-	change := presence.Change{Listed: true, Revision: resp.Header.Revision}
+	change := presence.Change{Listed: reason, Revision: resp.Header.Revision}
 	for _, kv := range resp.Kvs {
 		if m := r.decode(string(kv.Key), kv.Value); m != nil {
 			change.List = append(change.List, m)
@@ -71,33 +56,78 @@ func (r *Registry) list(ctx context.Context, changed func(presence.Change)) (int
 	return resp.Header.Revision, nil
 }
 
-// follow passes on what changes after revision, until the watch breaks (a
-// compaction), the store's revision went back, or ctx ends.
-func (r *Registry) follow(ctx context.Context, revision int64, changed func(presence.Change)) {
-	ctx, cancel := context.WithCancel(ctx)
+// follow passes on what changes after revision. It returns when something may
+// have been missed, and why; or when ctx ends.
+func (r *Registry) follow(ctx context.Context, revision int64, changed func(presence.Change)) presence.ListReason {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	lost := make(chan struct{})
+	var wait sync.WaitGroup
+	defer wait.Wait()
 	defer cancel()
+	// It ends with ctx or the connection; follow waits for it.
+	wait.Go(func() { r.untilLost(ctx, lost) })
 	watch := r.client.Watch(ctx, r.members(), clientv3.WithPrefix(), clientv3.WithRev(revision+1))
-	ticker := time.NewTicker(probe)
+	ticker := time.NewTicker(probeEvery)
 	defer ticker.Stop()
+	expected := int64(0) // the watch must have come this far by the next probe
 	for {
 		select {
 		case resp, ok := <-watch:
-			if !ok || resp.Err() != nil {
-				return
+			if !ok {
+				return presence.ListBroken
+			}
+			if err := resp.Err(); err != nil {
+				return broken(err)
 			}
 			for _, ev := range resp.Events {
 				r.pass(ev, changed)
 			}
 			revision = max(revision, resp.Header.Revision)
+		case <-lost:
+			return presence.ListReconnected
 		case <-ticker.C:
-			resp, err := bounded(ctx, 3*time.Second, func(ctx context.Context) (*clientv3.GetResponse, error) {
-				return r.client.Get(ctx, r.members(), clientv3.WithPrefix(), clientv3.WithCountOnly())
-			})
-			if err == nil && resp.Header.Revision < revision {
-				return
+			now, err := r.probe(ctx)
+			switch {
+			case err != nil:
+				continue // the watch finds out for itself
+			case now < revision:
+				return presence.ListWentBack
+			case revision < expected:
+				return presence.ListStuck
 			}
+			expected = now
 		}
 	}
+}
+
+func broken(err error) presence.ListReason {
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return presence.ListCompacted
+	}
+	return presence.ListBroken
+}
+
+// untilLost closes lost when the connection breaks. clientv3 would go on with the
+// watch as if nothing had been, but what comes back may be a restored store, whose
+// revisions mean something else.
+func (r *Registry) untilLost(ctx context.Context, lost chan struct{}) {
+	if r.client.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
+		close(lost)
+	}
+}
+
+// probe asks for the store's revision, and asks the watch to tell how far it is.
+func (r *Registry) probe(ctx context.Context) (int64, error) {
+	resp, err := bounded(ctx, readTimeout, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return r.client.Get(ctx, r.members(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	})
+	if err != nil {
+		return 0, err
+	}
+	_, err = bounded(ctx, readTimeout, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, r.client.RequestProgress(ctx)
+	})
+	return resp.Header.Revision, err
 }
 
 func (r *Registry) pass(ev *clientv3.Event, changed func(presence.Change)) {

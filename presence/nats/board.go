@@ -1,12 +1,19 @@
 // Package nats says and hears load figures on the bus: presence.Board over a
-// NATS connection. A figure is one small message a second and member on
-// <prefix>.load.<region>; what is lost is not repeated, the next comes soon.
+// NATS connection. A figure is one small message on <prefix>.load.<region>; what is
+// lost is not repeated, the next comes soon.
+//
+// Run has no goroutine of its own; nats.go fills its queue. Figures wait there in
+// a bounded number and are dropped, counted, past it. The connection is the
+// caller's: it should never give up reconnecting (nats.MaxReconnects(-1)) and
+// must echo (no nats.NoEcho): our own figures prove that the bus works.
 package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,86 +22,109 @@ import (
 	"github.com/spillway-io/spillway/presence"
 )
 
-// queue bounds the figures that wait to be taken; past it they are dropped.
-const queue = 4096
+const (
+	// queue bounds the figures that wait to be taken: ten seconds of a cluster of
+	// any size, and some.
+	queue = 2048
+	// maxFigureBytes bounds what is read of one message; ids and regions are 255.
+	maxFigureBytes = 4 << 10
+)
 
-// Board implements presence.Board. The connection is the caller's.
+// Board implements presence.Board.
 type Board struct {
-	conn     *nats.Conn
-	subject  string
-	all      string
-	interval time.Duration
-	log      *slog.Logger
+	conn    *nats.Conn
+	subject string
+	all     string
+	log     *slog.Logger
 }
 
 var _ presence.Board = (*Board)(nil)
 
-// NewBoard makes one for a member of region; interval 0 is one second.
-func NewBoard(conn *nats.Conn, prefix, region string, interval time.Duration, log *slog.Logger) *Board {
-	if interval == 0 {
-		interval = time.Second
-	}
+// NewBoard makes one for a member of a region; prefix is that of all subjects of
+// the cluster. log may be nil.
+func NewBoard(conn *nats.Conn, prefix, region string, log *slog.Logger) *Board {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Board{conn: conn, subject: prefix + ".load." + token(region), all: prefix + ".load.*", interval: interval, log: log}
+	return &Board{conn: conn, subject: prefix + ".load." + token(region), all: prefix + ".load.*", log: log}
 }
 
-// token makes one subject token of a label.
+// token makes one subject token of a label; two labels may share one, since the
+// figure itself names its region.
 func token(label string) string {
-	b := []byte(label)
-	for i, c := range b {
-		if c <= ' ' || c == '.' || c == '*' || c == '>' || c == 0x7f {
-			b[i] = '_'
-		}
-	}
-	if len(b) == 0 {
+	if label == "" {
 		return "_"
 	}
-	return string(b)
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || r == 0x7f || strings.ContainsRune(".*>$", r) {
+			return '_'
+		}
+		return r
+	}, label)
 }
 
-// Run implements presence.Board.
-func (b *Board) Run(ctx context.Context, own func() *presence.Figure, heard func(*presence.Figure), connected func(bool)) error {
+// Run implements presence.Board. It fails only if the connection cannot be used
+// at all.
+func (b *Board) Run(ctx context.Context, l presence.Listener) error {
+	if b.conn.Opts.NoEcho {
+		return errors.New("load figures: the bus connection must not be NoEcho")
+	}
 	in := make(chan *nats.Msg, queue)
 	sub, err := b.conn.ChanSubscribe(b.all, in)
 	if err != nil {
 		return fmt.Errorf("subscribe to load figures: %w", err)
 	}
-	defer func() { _ = sub.Unsubscribe() }()
-	ticker := time.NewTicker(b.interval)
-	defer ticker.Stop()
-	b.say(own(), connected)
+	defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is gone
+	status := b.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
+	defer b.conn.RemoveStatusListener(status)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	dropped := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case msg := <-in:
-			f := new(presence.Figure)
-			if err := proto.Unmarshal(msg.Data, f); err != nil {
-				b.log.Warn("load figure is not readable", "err", err)
-				continue
+			b.take(msg, l)
+		case <-status:
+			if l.Connected(b.conn.IsConnected()); b.conn.IsConnected() {
+				timer.Reset(0) // be heard at once
 			}
-			heard(f)
-		case <-ticker.C:
-			b.say(own(), connected)
+		case <-timer.C:
+			timer.Reset(b.say(l))
+			if n, err := sub.Dropped(); err == nil && n > dropped {
+				l.Dropped(presence.DropQueueFull, n-dropped)
+				dropped = n
+			}
 		}
 	}
 }
 
-// say publishes one figure and tells the view how the connection is. Figures are
-// not worth keeping for later: without a connection they are let go.
-func (b *Board) say(f *presence.Figure, connected func(bool)) {
-	up := b.conn.IsConnected()
-	connected(up)
-	if !up {
+func (b *Board) take(msg *nats.Msg, l presence.Listener) {
+	f := new(presence.Figure)
+	if len(msg.Data) > maxFigureBytes || proto.Unmarshal(msg.Data, f) != nil || f.Id == "" {
+		l.Dropped(presence.DropUnreadable, 1)
+		b.log.Debug("load figure is not readable", "bytes", len(msg.Data))
 		return
+	}
+	l.Heard(f)
+}
+
+// say publishes one figure and returns the time to the next. Figures are not
+// worth keeping for later: without a connection they are let go.
+func (b *Board) say(l presence.Listener) time.Duration {
+	f, next := l.Own()
+	up := b.conn.IsConnected()
+	l.Connected(up)
+	if !up {
+		return next
 	}
 	data, err := proto.Marshal(f)
 	if err == nil {
 		err = b.conn.Publish(b.subject, data)
 	}
 	if err != nil {
-		b.log.Debug("say load figure", "err", err)
+		b.log.Debug("could not say load figure", "err", err)
 	}
+	return next
 }

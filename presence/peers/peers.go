@@ -1,11 +1,20 @@
-// Package peers keeps one gRPC connection to each router that a node talks to,
-// following the membership view: made at the first use, closed when the router is
-// gone. Connections reconnect within three seconds and for ever.
+// Package peers keeps one gRPC connection to each router of the membership view,
+// for edges and for routers that forward calls. Connections are made as soon as a
+// router serves, reconnect within three seconds and for ever, and are closed when
+// the router has gone from the view.
 //
-// It owns no goroutines of its own; gRPC's end with Close.
+// Run owns one goroutine's work, following the view; the others are gRPC's and
+// end when their connection is closed. No method waits for the network.
+//
+// Limits: messages of 4 MiB either way. Routers must allow pings every ten seconds
+// (keepalive.EnforcementPolicy), or they end the connections.
+//
+// Left out on purpose: retries and which calls may have them (the callers know),
+// connections to edges (clients are the only ones who have them).
 package peers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -19,25 +28,35 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/spillway-io/spillway/presence"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// MaxMessageBytes bounds what a router may answer.
+// MaxMessageBytes bounds one message to or from a router.
 const MaxMessageBytes = 4 << 20
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("peer connections are closed")
 
+// View is the membership that is followed; presence.Cluster is one.
+type View interface {
+	Snapshot() *presence.Snapshot
+	Changed() <-chan struct{}
+}
+
 // Config of Peers.
 type Config struct {
+	View View   // nil: connections are made on demand and closed by Close only
+	Self string // id of this node if it is a router: not dialled ahead
+
 	Transport credentials.TransportCredentials // nil: plain text
 	Call      credentials.PerRPCCredentials    // nil: none
-	Options   []grpc.DialOption                // more, for tests and tracing
-	View      interface{ Snapshot() *presence.Snapshot }
+	Options   []grpc.DialOption                // more, for tests and tracing; they win
 }
 
 // Peers is safe for concurrent use.
 type Peers struct {
-	cfg Config
+	cfg     Config
+	options []grpc.DialOption
 
 	mu     sync.Mutex // guards all below
 	conns  map[string]peer
@@ -45,90 +64,145 @@ type Peers struct {
 }
 
 type peer struct {
-	address string
-	conn    *grpc.ClientConn
+	address     string
+	incarnation uint64
+	conn        *grpc.ClientConn
 }
 
 // New makes an empty set.
 func New(cfg Config) *Peers {
-	if cfg.Transport == nil {
-		cfg.Transport = insecure.NewCredentials()
-	}
-	return &Peers{cfg: cfg, conns: make(map[string]peer)}
+	return &Peers{cfg: cfg, options: dialOptions(cfg), conns: make(map[string]peer)}
 }
 
-// Conn is the connection to a router. It is made if need be, without waiting.
+// Run follows the view until ctx ends; then it closes all connections. Without it
+// connections are made when first asked for and stay.
+func (p *Peers) Run(ctx context.Context) error {
+	defer p.Close()
+	if p.cfg.View == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		changed := p.cfg.View.Changed() // before the snapshot, or a change is missed
+		p.follow(p.cfg.View.Snapshot())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// Conn is the connection to a router; it is made if need be, without waiting. The
+// caller does not close it, and asks again for each call: it is closed when the
+// router goes. Errors: ErrClosed, or an address that is none.
 func (p *Peers) Conn(m *presence.Member) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, ErrClosed
 	}
-	if have, ok := p.conns[m.Id]; ok {
-		if have.address == m.Address {
-			return have.conn, nil
-		}
-		have.conn.Close()
-		delete(p.conns, m.Id)
+	have, ok := p.conns[m.Id]
+	switch {
+	case ok && have.address == m.Address && have.incarnation == m.Incarnation:
+		return have.conn, nil
+	case ok && have.address == m.Address:
+		have.conn.ResetConnectBackoff() // the process is new: it can be reached again
+		have.incarnation = m.Incarnation
+		p.conns[m.Id] = have
+		return have.conn, nil
+	case ok:
+		p.dropLocked(m.Id)
 	}
-	p.pruneLocked()
-	conn, err := grpc.NewClient("passthrough:///"+m.Address, p.options()...)
+	conn, err := grpc.NewClient("passthrough:///"+m.Address, p.options...)
 	if err != nil {
 		return nil, fmt.Errorf("dial router %s: %w", m.Id, err)
 	}
-	p.conns[m.Id] = peer{m.Address, conn}
+	conn.Connect()
+	p.conns[m.Id] = peer{m.Address, m.Incarnation, conn}
 	return conn, nil
 }
 
-// Down says that the last attempt to reach a router failed and no newer one
-// has succeeded: a call would fail before it was sent.
-func (p *Peers) Down(m *presence.Member) bool {
+// State is that of the connection to a router: TransientFailure means that the
+// last try failed and no newer one has succeeded, so that a call would fail before
+// it was sent. Idle: there is none yet.
+func (p *Peers) State(m *presence.Member) connectivity.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	have, ok := p.conns[m.Id]
-	return ok && have.address == m.Address && have.conn.GetState() == connectivity.TransientFailure
+	if have, ok := p.conns[m.Id]; ok && have.address == m.Address {
+		return have.conn.GetState()
+	}
+	return connectivity.Idle
 }
 
-// Close ends all connections. Idempotent.
+// Down says that State is TransientFailure.
+func (p *Peers) Down(m *presence.Member) bool {
+	return p.State(m) == connectivity.TransientFailure
+}
+
+// Pick returns the serving routers in the order in which a call about a channel
+// should try them: the owner, then those who would inherit from it. Empty: no
+// router serves, or there is no view.
+func (p *Peers) Pick(channel string) []*presence.Member {
+	if p.cfg.View == nil {
+		return nil
+	}
+	return p.cfg.View.Snapshot().Ranked(channel)
+}
+
+// Close ends all connections, and calls on them with Canceled. Idempotent.
 func (p *Peers) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for id, have := range p.conns {
-		have.conn.Close()
-		delete(p.conns, id)
+	for id := range p.conns {
+		p.dropLocked(id)
 	}
 }
 
-// pruneLocked closes connections to routers that the view does not have.
-func (p *Peers) pruneLocked() {
-	if p.cfg.View == nil {
-		return
-	}
-	known := make(map[string]bool)
-	for _, m := range p.cfg.View.Snapshot().Members() {
-		known[m.Id] = true
-	}
-	for id, have := range p.conns {
-		if !known[id] {
-			have.conn.Close()
-			delete(p.conns, id)
+// follow closes what has gone from the view and dials who serves.
+func (p *Peers) follow(s *presence.Snapshot) {
+	p.prune(s)
+	for _, m := range s.Routers() {
+		if m.Id != p.cfg.Self {
+			_, _ = p.Conn(m) // whoever calls it hears the error
 		}
 	}
 }
 
-func (p *Peers) options() []grpc.DialOption {
+func (p *Peers) prune(s *presence.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.conns {
+		if s.Member(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: id}) == nil {
+			p.dropLocked(id)
+		}
+	}
+}
+
+// dropLocked closes one; ClientConn.Close fails only if it is closed already.
+func (p *Peers) dropLocked(id string) {
+	_ = p.conns[id].conn.Close()
+	delete(p.conns, id)
+}
+
+func dialOptions(cfg Config) []grpc.DialOption {
+	if cfg.Transport == nil {
+		cfg.Transport = insecure.NewCredentials()
+	}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(p.cfg.Transport),
+		grpc.WithTransportCredentials(cfg.Transport),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2500 * time.Millisecond},
 			MinConnectTimeout: 3 * time.Second,
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
+		grpc.WithIdleTimeout(0), // an idle connection has no state to go by
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)),
+		grpc.WithDisableServiceConfig(),
 	}
-	if p.cfg.Call != nil {
-		options = append(options, grpc.WithPerRPCCredentials(p.cfg.Call))
+	if cfg.Call != nil {
+		options = append(options, grpc.WithPerRPCCredentials(cfg.Call))
 	}
-	return append(options, p.cfg.Options...)
+	return append(options, cfg.Options...)
 }
