@@ -212,6 +212,9 @@ func (t *table) moveLocked(ch *channel, epoch, head uint64) {
 	}
 	ch.known, ch.epoch, ch.head = true, epoch, head
 	ch.floor = 0
+	if head == 0 {
+		ch.floor = 1 // nothing can be missing
+	}
 	ch.version++
 	t.clearTailLocked(ch)
 }

@@ -36,6 +36,8 @@ type sequencer struct {
 	events     atomic.Int64 // queued or in flight
 	bytes      atomic.Int64
 	generation atomic.Uint64 // of volatile epochs within one revision
+
+	wait time.Duration // after the first failure of the store; tests shorten it before run
 }
 
 // lane is the channels that have something to commit, in order.
@@ -51,7 +53,7 @@ func newLane(committers int) lane { return lane{wake: make(chan struct{}, commit
 func newSequencer(cfg *Config, t *table, own *ownership, store history.Store, f *fan, m *metrics, log *slog.Logger) *sequencer {
 	s := &sequencer{
 		cfg: cfg, table: t, own: own, store: store, fan: f, metrics: m, log: log,
-		committed: newLane(cfg.Committers), volatile: newLane(1),
+		committed: newLane(cfg.Committers), volatile: newLane(1), wait: 50 * time.Millisecond,
 	}
 	s.generation.Store(1)
 	t.volatile = func() { s.generation.Add(1) }
@@ -252,16 +254,16 @@ func (s *sequencer) run(ctx context.Context, l *lane, commit func(context.Contex
 			s.log.Warn("the store failed; publishes wait and are tried again", "error", err)
 		}
 		failures++
-		if !pause(ctx, backoff(failures)) {
+		if !pause(ctx, backoff(s.wait, failures)) {
 			return nil
 		}
 	}
 }
 
-// backoff is 50 ms doubled per failure up to a second, with jitter.
-func backoff(failures int) time.Duration {
-	d := min(time.Second, 50*time.Millisecond<<min(failures-1, 5))
-	return d/2 + rand.N(d/2)
+// backoff is wait, doubled per failure up to twenty times, with jitter.
+func backoff(wait time.Duration, failures int) time.Duration {
+	d := min(20*wait, wait<<min(failures-1, 5))
+	return d/2 + rand.N(d/2+1)
 }
 
 // pause waits; false: ctx has ended.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spillway-io/spillway/router/history"
@@ -70,12 +71,13 @@ func (s *sequencer) retryOne(w *work, p *publication) {
 func (s *sequencer) settleSuspects(ctx context.Context, asked []*work) error {
 	var ranges []history.Range
 	var of []*work
+	var settled []suspect
 	for _, w := range asked {
 		w.ch.shard.mu.Lock()
 		for _, q := range w.ch.suspects {
 			if w.epoch != q.run.Epoch || w.head > q.run.Head {
 				ranges = append(ranges, history.Range{Channel: w.ch.name, After: q.run.Head, Limit: len(q.run.Events)})
-				of = append(of, w)
+				of, settled = append(of, w), append(settled, q)
 			}
 		}
 		w.ch.shard.mu.Unlock()
@@ -89,33 +91,20 @@ func (s *sequencer) settleSuspects(ctx context.Context, asked []*work) error {
 		return fmt.Errorf("read runs of unknown outcome: %w", err)
 	}
 	for i, w := range of {
-		s.settleSuspect(w, &pages[i], ranges[i].After)
+		w.ch.shard.mu.Lock()
+		w.ch.suspects = slices.DeleteFunc(w.ch.suspects, func(q suspect) bool { return &q.run.Events[0] == &settled[i].run.Events[0] })
+		w.ch.shard.mu.Unlock()
+		s.settleSuspect(w, &pages[i], settled[i])
 	}
 	return nil
 }
 
-// settleSuspect ends the suspects of a channel that begin at head.
-func (s *sequencer) settleSuspect(w *work, page *history.Page, head uint64) {
-	ch := w.ch
-	ch.shard.mu.Lock()
-	var mine []suspect
-	kept := ch.suspects[:0:0]
-	for _, q := range ch.suspects {
-		if q.run.Head == head {
-			mine = append(mine, q)
-		} else {
-			kept = append(kept, q)
-		}
-	}
-	ch.suspects = kept
-	ch.shard.mu.Unlock()
-	for _, q := range mine {
-		switch {
-		case page.Epoch != q.run.Epoch || page.First > head+1:
-			s.neverKnown(w, q)
-		case sameEvents(page.Events, q.run.Events):
-			s.foundStored(w, q)
-		}
+func (s *sequencer) settleSuspect(w *work, page *history.Page, q suspect) {
+	switch {
+	case page.Epoch != q.run.Epoch || page.First > q.run.Head+1:
+		s.neverKnown(w, q)
+	case sameEvents(page.Events, q.run.Events):
+		s.foundStored(w, q)
 	}
 }
 
