@@ -113,13 +113,14 @@ type Bus interface {
 	// Renew tells the bus of an interest anew: it seems to have forgotten.
 	Renew(channel string, shard int) error
 	// Drop ends delivery of a channel; idempotent. Messages under way may follow.
-	Drop(channel string)
+	Drop(channel string, shard int)
 	// Receive waits for messages of a shard and appends them to into, one at least
 	// and no more than it has room for; an error only if ctx ended. One goroutine a
 	// shard calls it. The bytes are the caller's and never change.
 	Receive(ctx context.Context, shard int, into [][]byte) ([][]byte, error)
-	// Reconnects counts the times that the connection came back.
-	Reconnects() uint64
+	// Disruptions counts the times that messages of a shard may have been lost on
+	// this side: the connection came back, a queue was full.
+	Disruptions(shard int) uint64
 }
 
 // Asker asks routers about channels. Implemented by gateway/upstream.

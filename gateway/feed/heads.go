@@ -31,14 +31,15 @@ type heads struct {
 	cursor   int     // of the round, in shard.feeds
 	round    float64 // checks that the round is due
 
-	snapshot   *presence.Snapshot
-	before     *presence.Snapshot // while a sweep compares owners
-	sweep      int                // next of shard.feeds; -1: no sweep
-	sweepAll   bool
-	silent     map[string]bool // ids of routers
-	silenceAt  time.Time
-	silentAt   time.Time
-	reconnects uint64
+	snapshot    *presence.Snapshot
+	before      *presence.Snapshot // while a sweep compares owners
+	sweep       int                // next of shard.feeds; -1: no sweep
+	sweepAll    bool
+	silent      map[string]bool // ids of routers
+	silenceAt   time.Time
+	silentAt    time.Time
+	disruptions uint64
+	disrupted   time.Time // the last was seen; zero: dealt with
 }
 
 type later struct {
@@ -88,7 +89,7 @@ func (s *shard) beat() {
 	s.watch()
 	s.sweep()
 	h.suspectDue(now, s.cfg.HeadDelay)
-	h.allowed = min(h.allowed+h.rate*elapsed.Seconds(), max(h.rate*elapsed.Seconds(), 1))
+	h.allowed = min(h.allowed, 1) + h.rate*elapsed.Seconds() // no more than a beat is saved up
 	s.checkSuspects()
 	s.checkRound(elapsed)
 }
@@ -158,8 +159,12 @@ func (s *shard) check(f *feed) {
 // watch looks for what makes channels suspect.
 func (s *shard) watch() {
 	h, now := &s.heads, s.step.now
-	if n := s.bus.Reconnects(); n != h.reconnects {
-		h.reconnects = n
+	if n := s.bus.Disruptions(s.id); n != h.disruptions {
+		h.disruptions = n
+		h.disrupted = now
+	}
+	if !h.disrupted.IsZero() && now.Sub(h.disrupted) >= s.cfg.HeadDelay {
+		h.disrupted = time.Time{}
 		h.sweep, h.sweepAll = 0, true
 	}
 	if s.cfg.View == nil {

@@ -98,8 +98,8 @@ type simBus struct{ *sim }
 
 func (b simBus) Interest(string, int) error { return nil }
 func (b simBus) Renew(string, int) error    { return nil }
-func (b simBus) Drop(string)                {}
-func (b simBus) Reconnects() uint64         { return b.recon }
+func (b simBus) Drop(string, int)           {}
+func (b simBus) Disruptions(int) uint64     { return b.recon }
 func (b simBus) Receive(context.Context, int, [][]byte) ([][]byte, error) {
 	return nil, context.Canceled
 }

@@ -192,6 +192,9 @@ func (s *shard) open(channel string) *feed {
 		f.deaf = true
 	}
 	s.heads.fresh(f, s.step.now)
+	if soon := s.step.now.Add(beat); soon.Before(s.heads.next) {
+		s.heads.next = soon // it was idle
+	}
 	return f
 }
 
@@ -308,7 +311,7 @@ func (s *shard) drop(f *feed) {
 	}
 	f.gone = true
 	s.lingers--
-	s.bus.Drop(f.channel)
+	s.bus.Drop(f.channel, s.id)
 	delete(s.byName, f.channel)
 	last := len(s.feeds) - 1
 	moved := s.feeds[last]
@@ -326,7 +329,7 @@ func (s *shard) drop(f *feed) {
 
 func (s *shard) dropAll() {
 	for _, f := range s.feeds {
-		s.bus.Drop(f.channel)
+		s.bus.Drop(f.channel, s.id)
 	}
 	s.byName, s.feeds, s.timers, s.step.held = nil, nil, nil, 0
 	clear(s.flights)

@@ -90,13 +90,13 @@ func (c *cluster) Renew(channel string, shard int) error {
 	return c.Interest(channel, shard)
 }
 
-func (c *cluster) Drop(channel string) {
+func (c *cluster) Drop(channel string, _ int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.interest, channel)
 }
 
-func (c *cluster) Reconnects() uint64 {
+func (c *cluster) Disruptions(int) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reconnects
