@@ -370,3 +370,9 @@ func (n *node) stored(channel string) []history.Event {
 	}
 	return pages[0].Events
 }
+
+// noPeers is for routers that are alone.
+type noPeers struct{}
+
+func (noPeers) Conn(*presence.Member) (*grpc.ClientConn, error) { return nil, errAway }
+func (noPeers) Down(*presence.Member) bool                      { return true }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,10 +52,10 @@ type ownership struct {
 
 	// atomic
 	views  atomic.Pointer[[]view] // oldest first, at least one; replaced under mu
-	beat   atomic.Int64           // Unix ns-like monotonic reading of the last tick
+	beat   atomic.Int64           // nanoseconds from start to the last tick; 0: none yet
 	pauses atomic.Uint64          // times this process stood still
 
-	start time.Time // its monotonic reading is the origin of beat
+	start time.Time // immutable; origin of beat
 
 	mu sync.Mutex // serialises the making of views
 }
@@ -119,7 +120,7 @@ func (o *ownership) advance() []view {
 	if s == last.snapshot {
 		return old
 	}
-	if s.Revision() == last.snapshot.Revision() && len(s.Routers()) == len(last.snapshot.Routers()) && last.seq > 1 {
+	if last.seq > 1 && s.Revision() == last.snapshot.Revision() && sameRouters(s, last.snapshot) {
 		// Edges came or went: the routers, and so the owners, are the same.
 		last.snapshot = s
 		next := append(append([]view(nil), old[:len(old)-1]...), last)
@@ -132,6 +133,10 @@ func (o *ownership) advance() []view {
 	next := append(append([]view(nil), old...), view{seq: last.seq + 1, since: time.Now(), snapshot: s})
 	o.views.Store(&next)
 	return next
+}
+
+func sameRouters(a, b *presence.Snapshot) bool {
+	return slices.EqualFunc(a.Routers(), b.Routers(), func(x, y *presence.Member) bool { return x.Id == y.Id })
 }
 
 // owner is who the present view gives a channel to; nil: no router serves.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -90,17 +91,11 @@ func (r *Router) forward(ctx context.Context, groups map[string]*group, f *flow,
 			case <-ctx.Done():
 			}
 		}
-		ended := make(chan struct{}, len(groups))
+		var owners sync.WaitGroup
 		for _, g := range groups {
-			// One for each owner, waited for below.
-			go func() {
-				r.send(ctx, g)
-				ended <- struct{}{}
-			}()
+			owners.Go(func() { r.send(ctx, g) }) // one for each owner
 		}
-		for range groups {
-			<-ended
-		}
+		owners.Wait()
 	})
 }
 

@@ -505,3 +505,40 @@ func detail[T any](err error) (found T) {
 	}
 	return found
 }
+
+// The promises hold over the store that embeds, as over memory.
+func TestSQLiteKeepsWhatWasAcked(t *testing.T) {
+	store := stores(t)["sqlite"]
+	a := start(t, store, nil)
+	b := start(t, store, func(c *Config) { c.ID = "r2" })
+	var wg sync.WaitGroup
+	var acked atomic.Int64
+	for i := range 4 {
+		n := []*node{a, b}[i%2]
+		wg.Go(func() {
+			for j := range 25 {
+				key := ""
+				if j%3 == 0 {
+					key = fmt.Sprint(j) // shared by all four
+				}
+				placed, err := n.publishErr("chat:a", fmt.Sprint(j), key)
+				if err == nil && !placed.Repeat {
+					acked.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	events := a.stored("chat:a")
+	for i, e := range events {
+		if e.Offset != uint64(i+1) {
+			t.Fatalf("a hole before %d", e.Offset)
+		}
+	}
+	if int64(len(events)) != acked.Load() {
+		t.Errorf("%d acked, %d stored", acked.Load(), len(events))
+	}
+	if got := a.sync().ask(position("chat:a", 1, uint64(len(events)-2))); !got.Recovered || len(got.Events) != 2 {
+		t.Errorf("catching up: %v", got)
+	}
+}
