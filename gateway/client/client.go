@@ -1,0 +1,262 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// Client is one session with a cluster. All methods may be called from any
+// goroutine, callbacks included.
+type Client struct {
+	// immutable
+	settings *settings
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	closed   chan struct{}
+
+	// mu guards the machine and what carries its actions out. Nothing below it blocks:
+	// sockets, callbacks and the provider have goroutines of their own.
+	mu      sync.Mutex
+	m       *machine
+	clock   *clock
+	conns   map[int]*conn
+	timer   *time.Timer
+	wakeAt  time.Time
+	changed chan struct{} // closed and replaced at each change of state
+
+	mailbox mailbox
+	running sync.WaitGroup // goroutines of conns
+}
+
+// longestSleep bounds how long a suspended machine is not noticed.
+const longestSleep = 15 * time.Second
+
+// New makes a client for a WebSocket URL ("wss://host/v1/ws"). It does no I/O.
+// The error says which URL is wrong.
+func New(url string, opts ...Option) (*Client, error) {
+	s, err := newSettings(url, opts)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		settings: s, m: newMachine(s.urls), clock: newClock(), conns: map[int]*conn{},
+		closed: make(chan struct{}), changed: make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.m.hasProvider, c.m.name, c.m.random = s.provider != nil, s.name, s.random
+	if s.joined != nil {
+		c.m.joined = func(channel string) *Subscription {
+			return c.newSubscription(channel, func() *Handler { h := s.joined(channel); return &h })
+		}
+	}
+	return c, nil
+}
+
+// Start begins to connect and returns at once. It does nothing while the client
+// connects or is connected, and begins anew after a 4200 or ErrNoToken.
+func (c *Client) Start() error {
+	err := ErrClosed
+	c.step(func(m *machine, now time.Time) {
+		m.start(now)
+		err = nil
+	})
+	return err
+}
+
+// Connect is Start, and waits until the client is connected (nil), has ended (why)
+// or ctx is done (its error; the client goes on trying until Close).
+func (c *Client) Connect(ctx context.Context) error {
+	if err := c.Start(); err != nil {
+		return err
+	}
+	for {
+		c.mu.Lock()
+		state, err, changed := c.m.state, c.m.err, c.changed
+		c.mu.Unlock()
+		switch state {
+		case Connected:
+			return nil
+		case Disconnected:
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Close ends the client for good: the connection is closed with 1000, calls fail
+// with ErrClosed, no callback but that of the last change of state begins. It
+// returns when the sockets are closed, at most 2 s later. Closing twice is no error.
+func (c *Client) Close() error {
+	c.step(func(m *machine, _ time.Time) {
+		m.stop(ErrClosed)
+		close(c.closed)
+		c.cancel()
+	})
+	c.running.Wait()
+	return nil
+}
+
+// State of the client now.
+func (c *Client) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.m.state
+}
+
+// Info is what the newest `connected` told.
+type Info struct {
+	Session, Node, Region string
+}
+
+// Info of the connection; empty while there is none.
+func (c *Client) Info() Info {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.m.link; l != nil && l.phase == up {
+		return Info{c.m.session, l.node, l.region}
+	}
+	return Info{}
+}
+
+// Subscribe follows a channel, now and after every reconnect, before or after
+// Connect. It returns at once; the handler, and Wait, hear the answer. Errors: a
+// channel name that cannot be, ErrSubscribed, ErrClosed.
+func (c *Client) Subscribe(channel string, h Handler, opts ...SubscribeOption) (*Subscription, error) {
+	if err := wire.CheckChannel(channel); err != nil {
+		return nil, err
+	}
+	s := c.newSubscription(channel, func() *Handler { return &h })
+	for _, o := range opts {
+		o(s)
+	}
+	if s.known {
+		if s.pos.Epoch == "" || s.pos.Offset > wire.MaxOffset {
+			return nil, fmt.Errorf("since %q:%d: not a position", s.pos.Epoch, s.pos.Offset)
+		}
+		from := s.pos
+		s.handed.Store(&from)
+	}
+	err := ErrClosed
+	c.step(func(m *machine, now time.Time) { err = m.subscribe(now, s) })
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Subscription of a channel, nil if there is none.
+func (c *Client) Subscription(channel string) *Subscription {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.m.subs[channel]
+}
+
+// step lets the machine take one event in, and carries its actions out. After Close
+// it does nothing.
+func (c *Client) step(event func(*machine, time.Time)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.closed:
+		return
+	default:
+	}
+	event(c.m, c.clock.now())
+	for _, a := range c.m.take() {
+		c.carryOut(a)
+	}
+	c.sleep()
+}
+
+func (c *Client) carryOut(a action) {
+	switch a := a.(type) {
+	case openLink:
+		c.open(a)
+	case send:
+		if k := c.conns[a.link]; k != nil {
+			k.write(a.text)
+		}
+	case dropLink:
+		if k := c.conns[a.link]; k != nil {
+			delete(c.conns, a.link)
+			k.drop(a.code)
+		}
+	case askToken:
+		// Owns nothing; ended by its deadline or Close, if the provider heeds its context.
+		go c.provide()
+	case finishCall:
+		close(a.call.done)
+	default:
+		c.tell(a)
+	}
+}
+
+// tell queues a callback, and what waits for the same is woken at once.
+func (c *Client) tell(a action) {
+	switch a := a.(type) {
+	case tellState:
+		close(c.changed)
+		c.changed = make(chan struct{})
+		c.settings.log.Debug("client state", "from", a.From, "to", a.To, "err", a.Err)
+	case tellSubscribed:
+		if !a.Pending {
+			a.sub.settle(nil)
+		}
+	case tellEnd:
+		a.sub.settle(a.err)
+	}
+	if c.mailbox.push(a) {
+		// Owns the callbacks; ends when there are none; nobody waits for it, since
+		// Close may be called by a callback.
+		go c.runCallbacks()
+	}
+}
+
+// sleep sets the timer to when the machine has something to do.
+func (c *Client) sleep() {
+	at := c.m.wake()
+	if at.Equal(c.wakeAt) {
+		return
+	}
+	c.wakeAt = at
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if at.IsZero() {
+		return
+	}
+	wait := min(max(at.Sub(c.clock.now()), 0), longestSleep)
+	c.timer = time.AfterFunc(wait, c.tick)
+}
+
+func (c *Client) tick() {
+	c.step(func(m *machine, now time.Time) {
+		c.wakeAt = time.Time{} // the timer is spent
+		paused := false
+		if m.link != nil {
+			k := c.conns[m.link.n]
+			paused = k != nil && k.paused.Load()
+		}
+		m.tick(now, paused)
+	})
+}
+
+// tokenTime is what the provider has for an answer.
+const tokenTime = 30 * time.Second
+
+func (c *Client) provide() {
+	ctx, cancel := context.WithTimeout(c.ctx, tokenTime)
+	defer cancel()
+	token, err := "", errors.New("the token provider panicked")
+	c.guard("token provider", func() { token, err = c.settings.provider(ctx) })
+	c.step(func(m *machine, now time.Time) { m.gotToken(now, token, err) })
+}

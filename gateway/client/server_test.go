@@ -1,0 +1,226 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// server is a scripted edge in memory: the test accepts connections and plays its
+// part line by line.
+type server struct {
+	t       *testing.T
+	arrived chan net.Conn
+	dials   []time.Time // of a bubble's clock; read when nothing dials
+	down    bool        // dials fail
+}
+
+func newServer(t *testing.T) *server {
+	return &server{t: t, arrived: make(chan net.Conn, 16)}
+}
+
+func (s *server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	s.dials = append(s.dials, time.Now())
+	if s.down {
+		return nil, fmt.Errorf("connection refused")
+	}
+	near, far := net.Pipe()
+	select {
+	case s.arrived <- far:
+		return near, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// client makes a client of this server whose jitter is always half of what it may
+// be, so that tests can say when things happen.
+func (s *server) client(opts ...Option) *Client {
+	s.t.Helper()
+	half := func(d time.Duration) time.Duration { return d / 2 }
+	c, err := New("ws://edge.test/v1/ws", append([]Option{WithDialer(s.dial), WithRandom(half)}, opts...)...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// peer is one accepted connection.
+type peer struct {
+	t  *testing.T
+	nc net.Conn
+	r  *bufio.Reader
+}
+
+// accept waits for the next dial and upgrades it.
+func (s *server) accept() *peer {
+	s.t.Helper()
+	nc := s.acceptRaw()
+	up := ws.Upgrader{Protocol: func(p []byte) bool { return string(p) == wire.ProtocolJSON }}
+	if _, err := up.Upgrade(nc); err != nil {
+		s.t.Fatalf("upgrade: %v", err)
+	}
+	return &peer{s.t, nc, bufio.NewReader(nc)}
+}
+
+func (s *server) acceptRaw() net.Conn {
+	s.t.Helper()
+	select {
+	case nc := <-s.arrived:
+		return nc
+	case <-time.After(time.Hour):
+		s.t.Fatal("nobody dials")
+		return nil
+	}
+}
+
+// next reads one command.
+func (p *peer) next() *clientv1.ClientFrame {
+	p.t.Helper()
+	for {
+		f, err := ws.ReadFrame(p.r)
+		if err != nil {
+			p.t.Fatalf("read a command: %v", err)
+		}
+		f = ws.UnmaskFrameInPlace(f)
+		if f.Header.OpCode != ws.OpText {
+			continue
+		}
+		c, problem := wire.DecodeClient(f.Payload)
+		if problem != nil {
+			p.t.Fatalf("%s: %v", f.Payload, problem)
+		}
+		return c
+	}
+}
+
+// expect reads one command and compares it with text, in which $ stands for the id.
+func (p *peer) expect(text string) uint32 {
+	p.t.Helper()
+	c := p.next()
+	got := string(wire.AppendClient(nil, c))
+	if want := strings.ReplaceAll(text, "$", fmt.Sprint(c.Id)); got != want {
+		p.t.Fatalf("the client sent\n%s\nwant\n%s", got, want)
+	}
+	return c.Id
+}
+
+// send writes frames as one message, $ stands for id.
+func (p *peer) send(id uint32, frames ...string) {
+	p.t.Helper()
+	text := strings.ReplaceAll(strings.Join(frames, "\n"), "$", fmt.Sprint(id))
+	p.nc.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	if err := ws.WriteFrame(p.nc, ws.NewTextFrame([]byte(text))); err != nil {
+		p.t.Fatalf("send %s: %v", text, err)
+	}
+	p.nc.SetWriteDeadline(time.Time{})
+}
+
+const (
+	hello       = `{"type":"connected","id":$,"session":"s","node":"edge-1","region":"eu","ping_interval_ms":30000,"pong_timeout_ms":10000,"retry_window_ms":2000,"max_frame_bytes":65536,"subscriptions":[`
+	helloEnd    = `]}`
+	bareConnect = `{"type":"connect","id":$,"client":"spillway-go"}`
+)
+
+// welcome answers connect.
+func (p *peer) welcome(entries ...string) {
+	p.t.Helper()
+	c := p.next()
+	if c.GetConnect() == nil {
+		p.t.Fatalf("want connect, the client sent %v", c)
+	}
+	p.send(c.Id, hello+strings.Join(entries, ",")+helloEnd)
+}
+
+// cut ends the connection without a word.
+func (p *peer) cut() { p.nc.Close() }
+
+// close says a code and waits for the client to go.
+func (p *peer) close(code wire.CloseCode) {
+	p.nc.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = ws.WriteFrame(p.nc, ws.NewCloseFrame(ws.NewCloseFrameBody(ws.StatusCode(code), "")))
+	_, _ = io.Copy(io.Discard, p.r)
+	p.nc.Close()
+}
+
+// drain answers pings until the connection ends.
+func (p *peer) drain() {
+	for {
+		f, err := ws.ReadFrame(p.r)
+		if err != nil {
+			p.nc.Close()
+			return
+		}
+		var head struct {
+			Type string
+			ID   uint32
+		}
+		f = ws.UnmaskFrameInPlace(f)
+		if json.Unmarshal(f.Payload, &head) == nil && head.Type == "ping" {
+			_ = ws.WriteFrame(p.nc, ws.NewTextFrame(fmt.Appendf(nil, `{"type":"pong","id":%d}`, head.ID)))
+		}
+	}
+}
+
+func event(channel string, offset int) string {
+	return fmt.Sprintf(`{"type":"event","channel":%q,"offset":%d,"data":{"n":%d},"time_ms":1}`, channel, offset, offset)
+}
+
+// log is a handler that writes down what it hears.
+type log struct{ lines chan string }
+
+func newLog() *log { return &log{make(chan string, 1000)} }
+
+func (l *log) add(format string, args ...any) { l.lines <- fmt.Sprintf(format, args...) }
+
+func (l *log) handler() Handler {
+	return Handler{
+		OnSubscribed: func(s Subscribed) {
+			if s.Pending {
+				l.add("pending")
+				return
+			}
+			l.add("subscribed %s:%d recovered=%v", s.Epoch, s.Offset, s.Recovered)
+		},
+		OnEvent: func(e Event) { l.add("event %s:%d %s", e.Epoch, e.Offset, e.Data) },
+		OnGap: func(g Gap) {
+			l.add("gap %s:%d to %s:%d %s %v", g.From.Epoch, g.From.Offset, g.Epoch, g.Offset, g.Reason, g.ReloadAfter)
+		},
+		OnError:        func(err error) { l.add("error %v", err) },
+		OnUnsubscribed: func(err error) { l.add("end %v", err) },
+	}
+}
+
+func (l *log) expect(t *testing.T, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		select {
+		case got := <-l.lines:
+			if got != w {
+				t.Fatalf("the application heard %q, want %q", got, w)
+			}
+		case <-time.After(time.Hour):
+			t.Fatalf("the application heard nothing, want %q", w)
+		}
+	}
+}
+
+func (l *log) nothing(t *testing.T) {
+	t.Helper()
+	select {
+	case got := <-l.lines:
+		t.Fatalf("the application heard %q, want nothing", got)
+	default:
+	}
+}

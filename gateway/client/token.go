@@ -1,0 +1,90 @@
+package client
+
+import (
+	"errors"
+	"time"
+
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+)
+
+// ask calls the provider unless it is being asked.
+func (m *machine) ask() {
+	if !m.asking {
+		m.asking = true
+		m.do(askToken{})
+	}
+}
+
+// gotToken is the provider's answer.
+func (m *machine) gotToken(now time.Time, token string, err error) {
+	m.asking = false
+	if m.state == Disconnected {
+		return
+	}
+	if err == nil && token == "" {
+		err = ErrNoToken
+	}
+	if errors.Is(err, ErrNoToken) {
+		m.stop(err)
+		return
+	}
+	if err != nil {
+		m.noToken(now, err)
+		return
+	}
+	m.token, m.needToken = token, false
+	switch l := m.link; {
+	case l == nil:
+		m.attempt(now)
+	case l.wantsToken:
+		l.wantsToken = false
+		m.greet()
+	case l.phase == up:
+		m.command(&command{kind: cmdRefresh}, &clientv1.ClientFrame{
+			Frame: &clientv1.ClientFrame_Refresh{Refresh: &clientv1.Refresh{Token: token}},
+		})
+	}
+}
+
+// noToken: the provider failed this time.
+func (m *machine) noToken(now time.Time, err error) {
+	switch l := m.link; {
+	case l == nil:
+		m.nextAt = now.Add(m.backoff())
+		m.setState(m.state, err)
+	case l.wantsToken:
+		m.needToken = true
+		m.drop(now, loss{err: err})
+	case l.phase == up:
+		m.refreshLater(now)
+	}
+}
+
+// refresh asks for new credentials while the old ones are good.
+func (m *machine) refresh(now time.Time) {
+	if l := m.link; !l.refreshAt.IsZero() && !now.Before(l.refreshAt) {
+		l.refreshAt = time.Time{}
+		m.ask()
+	}
+}
+
+// expires plans the refresh at 50 to 80 % of what is left.
+func (m *machine) expires(now time.Time, inMS *uint64) {
+	l := m.link
+	l.expiresAt, l.refreshAt = time.Time{}, time.Time{}
+	if inMS == nil || !m.hasProvider {
+		return
+	}
+	left := millis(*inMS)
+	l.expiresAt = now.Add(left)
+	l.refreshAt = now.Add(left/2 + m.random(max(left*3/10, 1)))
+}
+
+// refreshLater tries again halfway to the end, as long as that makes sense; at the
+// end the server asks for credentials itself.
+func (m *machine) refreshLater(now time.Time) {
+	l := m.link
+	if left := l.expiresAt.Sub(now); !l.expiresAt.IsZero() && left > 2*time.Second {
+		l.refreshAt = now.Add(left / 2)
+	}
+}
