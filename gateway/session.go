@@ -1,0 +1,321 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/spillway-io/spillway/gateway/auth"
+	"github.com/spillway-io/spillway/gateway/feed"
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// session is a client that said who it is; owned by the loop of its conn.
+type session struct {
+	id      string
+	claims  *auth.Claims
+	expires time.Time // zero: never (anonymous)
+}
+
+// message serves one text message: JSON objects joined by LF.
+func (c *conn) message(text []byte) {
+	for len(text) > 0 && !c.closing && !c.closed {
+		line := text
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			line, text = text[:i], text[i+1:]
+		} else {
+			text = nil
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			c.command(line)
+		}
+	}
+}
+
+// command serves one command. Whatever is wrong with it is answered; nothing of
+// it is ever silently dropped.
+func (c *conn) command(line []byte) {
+	f, problem := wire.DecodeClient(line)
+	if problem != nil {
+		c.fail(problem.ID, problem.Code, problem.Message)
+		return
+	}
+	c.loop.edge.metrics.command(f)
+	if connect := f.GetConnect(); connect != nil {
+		c.connect(f.Id, connect)
+		return
+	}
+	if c.session == nil {
+		c.fail(f.Id, badRequest, "connect first")
+		return
+	}
+	switch m := f.Frame.(type) {
+	case *clientv1.ClientFrame_Subscribe:
+		c.subscribe(f.Id, m.Subscribe)
+	case *clientv1.ClientFrame_Unsubscribe:
+		c.unsubscribe(f.Id, m.Unsubscribe.Channel)
+	case *clientv1.ClientFrame_Publish:
+		c.publish(f.Id, m.Publish)
+	case *clientv1.ClientFrame_History:
+		c.history(f.Id, m.History)
+	case *clientv1.ClientFrame_Refresh:
+		c.refresh(f.Id, m.Refresh.Token)
+	case *clientv1.ClientFrame_Ping:
+		c.send(&clientv1.ServerFrame{Id: f.Id, Frame: &clientv1.ServerFrame_Pong{
+			Pong: &clientv1.Pong{RetryWindowMs: c.loop.edge.retryWindow()},
+		}})
+	case *clientv1.ClientFrame_Presence:
+		c.fail(f.Id, clientv1.ErrorCode_ERROR_CODE_NOT_FOUND, "this namespace has no presence")
+	}
+}
+
+const badRequest = clientv1.ErrorCode_ERROR_CODE_BAD_REQUEST
+
+// fail answers a command with an error that will not go away by itself.
+func (c *conn) fail(id uint32, code clientv1.ErrorCode, message string) {
+	c.send(&clientv1.ServerFrame{Id: id, Frame: &clientv1.ServerFrame_Error{
+		Error: &clientv1.Error{Code: code, Message: message},
+	}})
+}
+
+// failLater answers a command that may succeed after a wait.
+func (c *conn) failLater(id uint32, code clientv1.ErrorCode, message string, afterMS uint32) {
+	c.send(&clientv1.ServerFrame{Id: id, Frame: &clientv1.ServerFrame_Error{
+		Error: &clientv1.Error{Code: code, Message: message, Temporary: true, RetryAfterMs: &afterMS},
+	}})
+}
+
+// connect checks the token off the loop (up to 53 us of CPU) and goes on in
+// welcome.
+func (c *conn) connect(id uint32, m *clientv1.Connect) {
+	switch {
+	case c.greeting == greetDone:
+		c.fail(id, badRequest, "connected already")
+		return
+	case c.greeting == greetChecking:
+		c.fail(id, badRequest, "a connect frame is being checked")
+		return
+	}
+	e := c.loop.edge
+	if m.Token == "" {
+		if e.cfg.Anonymous {
+			c.welcome(id, m, auth.Anonymous())
+			return
+		}
+		c.notGood(id, clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "a token is needed")
+		return
+	}
+	check := &tokenCheck{loop: c.loop, conn: c.token, id: id, token: m.Token, connect: m}
+	if !e.checks.submit(check.run) {
+		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", e.jitterMS(time.Second, 3*time.Second))
+		return
+	}
+	c.greeting = greetChecking
+}
+
+// tokenCheck verifies a token on the pool and posts what came of it.
+type tokenCheck struct {
+	loop    *loop
+	conn    uint64
+	id      uint32
+	token   string
+	connect *clientv1.Connect // nil: a refresh
+	claims  *auth.Claims
+	err     error
+}
+
+func (t *tokenCheck) run() {
+	t.claims, t.err = t.loop.edge.verify(t.token)
+	t.token = ""
+	t.loop.inbox.post(t)
+}
+
+func (t *tokenCheck) apply(l *loop) {
+	c := l.find(t.conn)
+	if c == nil || c.closed || c.closing {
+		return
+	}
+	if t.connect == nil {
+		c.refreshed(t.id, t.claims, t.err)
+		return
+	}
+	c.greeting = greetWaiting
+	if t.err != nil {
+		code, text := tokenError(t.err)
+		c.notGood(t.id, code, text)
+		return
+	}
+	c.welcome(t.id, t.connect, t.claims)
+}
+
+func tokenError(err error) (clientv1.ErrorCode, string) {
+	var bad *auth.Error
+	if errors.As(err, &bad) {
+		return bad.Code, bad.Message
+	}
+	return clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "the token is not good"
+}
+
+// notGood answers a connect frame whose credentials are not good. One more may
+// follow; after that the conn is closed.
+func (c *conn) notGood(id uint32, code clientv1.ErrorCode, text string) {
+	c.refused++
+	c.loop.edge.metrics.badTokens.Inc()
+	if c.refused < 2 {
+		c.fail(id, code, text)
+		return
+	}
+	c.closeAnswering(id, wire.CloseCredentials, code, text, reasonToken)
+}
+
+// welcome makes the session and asks for its subscriptions; `connected` follows
+// when they are settled, VerdictWait at most.
+func (c *conn) welcome(id uint32, m *clientv1.Connect, claims *auth.Claims) {
+	l := c.loop
+	c.greeting = greetDone
+	c.deadline = 0
+	c.session = &session{id: newSessionID(), claims: claims, expires: claims.Expires}
+	r := &request{c: c, id: id, connect: true}
+	for _, ask := range m.Subscriptions {
+		c.join(r, ask)
+	}
+	for _, channel := range claims.Join {
+		if c.subscription(channel) == nil {
+			c.join(r, &clientv1.SubscriptionRequest{Channel: channel})
+		}
+	}
+	l.watch(r)
+}
+
+// sendConnected is the reply to a good connect frame.
+func (c *conn) sendConnected(id uint32, entries []*clientv1.SubscriptionEntry) {
+	e := c.loop.edge
+	m := &clientv1.Connected{
+		Session:        c.session.id,
+		Node:           e.cfg.ID,
+		Region:         e.cfg.Region,
+		PingIntervalMs: uint32(e.cfg.PingInterval.Milliseconds()),
+		PongTimeoutMs:  uint32(e.cfg.PongTimeout.Milliseconds()),
+		RetryWindowMs:  e.retryWindow(),
+		MaxFrameBytes:  uint32(e.cfg.MaxFrameBytes),
+		ExpiresInMs:    c.expiresIn(),
+		Subscriptions:  entries,
+	}
+	c.send(&clientv1.ServerFrame{Id: id, Frame: &clientv1.ServerFrame_Connected{Connected: m}})
+}
+
+func (c *conn) expiresIn() *uint64 {
+	if c.session.expires.IsZero() {
+		return nil
+	}
+	ms := uint64(max(c.session.expires.Sub(c.loop.now).Milliseconds(), 0))
+	return &ms
+}
+
+// subscribe asks for the channels of one command.
+func (c *conn) subscribe(id uint32, m *clientv1.Subscribe) {
+	r := &request{c: c, id: id, single: m.Single}
+	for _, ask := range m.Subscriptions {
+		c.join(r, ask)
+	}
+	c.loop.watch(r)
+}
+
+// join checks one channel of a command and asks the table for it.
+func (c *conn) join(r *request, ask *clientv1.SubscriptionRequest) {
+	l := c.loop
+	refuse := func(code clientv1.ErrorCode, text string) {
+		r.add(&clientv1.SubscriptionEntry{Channel: ask.Channel, Error: &clientv1.Error{Code: code, Message: text}})
+	}
+	if err := wire.CheckChannel(ask.Channel); err != nil {
+		refuse(badRequest, err.Error())
+		return
+	}
+	if c.subscription(ask.Channel) != nil {
+		refuse(badRequest, "subscribed already")
+		return
+	}
+	if len(c.subs) >= l.edge.cfg.MaxSubscriptions {
+		refuse(clientv1.ErrorCode_ERROR_CODE_RATE_LIMITED, "too many subscriptions on this connection")
+		return
+	}
+	granted := c.session.claims.Allows(ask.Channel, auth.Subscribe)
+	if !granted && wire.Namespace(ask.Channel) == wire.UserNamespace {
+		refuse(clientv1.ErrorCode_ERROR_CODE_FORBIDDEN, "this is another user's channel")
+		return
+	}
+	pull := feed.Pull{
+		Sink: l.id, Conn: c.token, Channel: ask.Channel, Last: ask.Last,
+		OpenOnly: !granted, MaxBytes: l.edge.cfg.SendQueueBytes / 2, First: true,
+	}
+	if ask.Offset != nil {
+		// An epoch that is not one of ours is answered as any foreign position.
+		pull.HasPosition, pull.Offset = true, *ask.Offset
+		pull.Epoch, _ = wire.ParseEpoch(ask.Epoch)
+	}
+	l.subID++
+	pull.Sub = l.subID
+	s := &subscription{
+		c: c, channel: l.local(ask.Channel), id: l.subID, last: ask.Last,
+		epoch: pull.Epoch, pos: pull.Offset, asked: pull.HasPosition,
+	}
+	s.channel.add(s)
+	c.subs = append(c.subs, s)
+	l.edge.metrics.subscriptions.Inc()
+	r.await(s)
+	l.edge.table.Pull(pull)
+}
+
+// unsubscribe is idempotent.
+func (c *conn) unsubscribe(id uint32, channel string) {
+	if s := c.subscription(channel); s != nil {
+		if s.req != nil {
+			s.req.verdict(s, &clientv1.SubscriptionEntry{Channel: channel, Error: &clientv1.Error{
+				Code: badRequest, Message: "unsubscribed before it was settled",
+			}})
+		}
+		c.remove(s)
+	}
+	c.send(&clientv1.ServerFrame{Id: id, Frame: &clientv1.ServerFrame_Unsubscribed{
+		Unsubscribed: &clientv1.Unsubscribed{Channel: channel},
+	}})
+}
+
+// refresh checks new credentials off the loop.
+func (c *conn) refresh(id uint32, token string) {
+	e := c.loop.edge
+	if token == "" {
+		c.fail(id, badRequest, "refresh needs a token")
+		return
+	}
+	check := &tokenCheck{loop: c.loop, conn: c.token, id: id, token: token}
+	if !e.checks.submit(check.run) {
+		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", e.jitterMS(time.Second, 3*time.Second))
+	}
+}
+
+// refreshed puts new rights in force at once: channels that they do not name and
+// that the old ones did are ended.
+func (c *conn) refreshed(id uint32, claims *auth.Claims, err error) {
+	if err != nil {
+		code, text := tokenError(err)
+		c.fail(id, code, text)
+		return
+	}
+	old := c.session.claims
+	if claims.Subject != old.Subject {
+		c.fail(id, clientv1.ErrorCode_ERROR_CODE_FORBIDDEN, "the token is another user's")
+		return
+	}
+	c.session.claims, c.session.expires = claims, claims.Expires
+	c.send(&clientv1.ServerFrame{Id: id, Frame: &clientv1.ServerFrame_Refreshed{
+		Refreshed: &clientv1.Refreshed{ExpiresInMs: c.expiresIn()},
+	}})
+	for i := len(c.subs) - 1; i >= 0; i-- {
+		s := c.subs[i]
+		if old.Allows(s.channel.name, auth.Subscribe) && !claims.Allows(s.channel.name, auth.Subscribe) {
+			s.end(&clientv1.Error{Code: clientv1.ErrorCode_ERROR_CODE_FORBIDDEN, Message: "the new token does not name this channel"})
+		}
+	}
+}
