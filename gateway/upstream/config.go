@@ -1,0 +1,119 @@
+// Package upstream is how an edge asks routers: questions about channels over one
+// Sync stream to each router (feed.Asker), publishes and history reads as unary
+// calls.
+//
+// Package feed calls Ask from its shards, package gateway calls Submit and
+// ReadHistory from its pool. Run owns one goroutine and, for each router that was
+// ever needed and is in the view, the two of its stream; all end with Run. Ask
+// before Run or after it is answered unavailable.
+//
+// A stream is opened for its first question and then kept: reopened with backoff
+// (at most 3 s) until its router leaves the view. Questions go to the owner of
+// the channel; while its stream is down, to the next router in rendezvous order.
+//
+// Invariants: every Ask is answered exactly once, at the latest AskDeadline and
+// 0.1 s later; an answer that comes after that is ignored. A router that answers
+// nothing for the whole deadline of a question has its stream broken, so that
+// others are asked.
+//
+// Limits: MaxAsks questions unanswered, what comes above is answered unavailable;
+// messages of at most BatchAsks questions or about BatchBytes.
+//
+// Left out on purpose: what answers mean and when to ask again (package feed),
+// connections (presence/peers).
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"github.com/spillway-io/spillway/presence"
+)
+
+// View tells which routers there are. Implemented by presence.Cluster.
+type View interface {
+	// Snapshot never blocks.
+	Snapshot() *presence.Snapshot
+}
+
+// Peers has connections to routers. Implemented by peers.Peers. It is called from
+// many goroutines and never waits for the network.
+type Peers interface {
+	Conn(m *presence.Member) (*grpc.ClientConn, error)
+	// Down says that a call would fail before it is sent.
+	Down(m *presence.Member) bool
+}
+
+// Config of an Upstream.
+type Config struct {
+	Edge  string // the edge's member id; required
+	View  View   // required
+	Peers Peers  // required
+
+	Gather      time.Duration // how long a question waits for others to travel with
+	BatchAsks   int           // most questions in a message
+	BatchBytes  int           // about the most bytes in a message
+	AskDeadline time.Duration // of a question; then it is answered unavailable
+	MaxAsks     int           // questions unanswered
+	OpenTimeout time.Duration // of opening a stream
+	MinBackoff  time.Duration // after a stream failed; doubled up to MaxBackoff
+	MaxBackoff  time.Duration
+	CallTimeout time.Duration // of a publish or a history read, fallback included
+
+	Log      *slog.Logger          // nil: silent
+	Registry prometheus.Registerer // nil: no metrics
+}
+
+// Default returns the settings of a production edge; Edge, View and Peers are
+// left to the caller.
+func Default() Config {
+	return Config{
+		Gather:      2 * time.Millisecond,
+		BatchAsks:   500,
+		BatchBytes:  64 << 10,
+		AskDeadline: 2 * time.Second,
+		MaxAsks:     100_000,
+		OpenTimeout: 3 * time.Second,
+		MinBackoff:  100 * time.Millisecond,
+		MaxBackoff:  3 * time.Second,
+		CallTimeout: 5 * time.Second,
+	}
+}
+
+// Validate reports every problem at once.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Edge == "" {
+		errs = append(errs, errors.New(`edge: "": must be set`))
+	}
+	if c.View == nil {
+		errs = append(errs, errors.New("view: nil: must be set"))
+	}
+	if c.Peers == nil {
+		errs = append(errs, errors.New("peers: nil: must be set"))
+	}
+	for _, p := range []struct {
+		field string
+		value int64
+	}{
+		{"gather", int64(c.Gather)},
+		{"batch_asks", int64(c.BatchAsks)},
+		{"batch_bytes", int64(c.BatchBytes)},
+		{"ask_deadline", int64(c.AskDeadline)},
+		{"max_asks", int64(c.MaxAsks)},
+		{"open_timeout", int64(c.OpenTimeout)},
+		{"min_backoff", int64(c.MinBackoff)},
+		{"max_backoff", int64(c.MaxBackoff)},
+		{"call_timeout", int64(c.CallTimeout)},
+	} {
+		if p.value <= 0 {
+			errs = append(errs, fmt.Errorf("%s: %d: must be positive", p.field, p.value))
+		}
+	}
+	return errors.Join(errs...)
+}
