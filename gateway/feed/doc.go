@@ -21,7 +21,7 @@
 // table; what goes over is let go and pulled from the router. Asks are bounded by
 // subscriptions (a flight for each range), repairs by a budget of channels a
 // second and of bytes in flight, checks of heads by a pace. A quiet channel costs
-// about 200 B here, its name included, besides its subscription on the bus.
+// about 240 B here, its name included, besides its subscription on the bus.
 //
 // Left out on purpose: sockets, send queues and subscriptions (package gateway),
 // permission (the router and the claims decide), the encoding of events

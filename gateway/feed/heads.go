@@ -171,12 +171,12 @@ func (s *shard) watch() {
 		return
 	}
 	if now := s.cfg.View.Snapshot(); now != h.snapshot {
-		if h.before == nil {
-			h.before = h.snapshot
-		}
-		changed := h.snapshot == nil || h.snapshot.Revision() != now.Revision()
+		was := h.snapshot
 		h.snapshot = now
-		if changed {
+		if was == nil || was.Revision() != now.Revision() {
+			if h.before == nil {
+				h.before = was
+			}
 			h.sweep = 0
 			s.hurry()
 		}
