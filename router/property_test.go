@@ -64,7 +64,7 @@ func (f *faults) land(ctx context.Context) {
 	f.zombies = nil
 	f.mu.Unlock()
 	for _, runs := range late {
-		if f.chance() || f.chance() {
+		if f.chance() {
 			_, _ = f.Store.Append(ctx, runs)
 			continue
 		}
