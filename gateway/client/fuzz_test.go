@@ -1,0 +1,94 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// FuzzReader: no bytes of a server make the reader panic, or hold more than a frame
+// may have.
+func FuzzReader(f *testing.F) {
+	frames := func(list ...ws.Frame) []byte {
+		var b bytes.Buffer
+		for _, x := range list {
+			ws.WriteFrame(&b, x)
+		}
+		return b.Bytes()
+	}
+	f.Add(frames(ws.NewTextFrame([]byte(`{"type":"pong","id":1}`)), ws.NewPingFrame([]byte("x"))))
+	f.Add(frames(ws.NewFrame(ws.OpText, false, []byte("ab")), ws.NewPingFrame(nil), ws.NewFrame(ws.OpContinuation, true, []byte("c"))))
+	f.Add(frames(ws.NewCloseFrame(ws.NewCloseFrameBody(4001, "shutdown"))))
+	f.Add([]byte{0x81, 0x7f, 0, 0, 0, 0, 0, 0x10, 0, 1})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := reader{br: bufio.NewReader(bytes.NewReader(data))}
+		for {
+			op, payload, err := r.next()
+			if err != nil {
+				return
+			}
+			if len(payload) > wire.MaxFrameBytes || len(payload) > len(data) {
+				t.Fatalf("%d bytes of %d", len(payload), len(data))
+			}
+			if op != ws.OpText && op != ws.OpPing && op != ws.OpPong && op != ws.OpClose {
+				t.Fatalf("op %v", op)
+			}
+		}
+	})
+}
+
+// FuzzServerFrames: no frames of a server make the machine panic or spin.
+func FuzzServerFrames(f *testing.F) {
+	f.Add([]byte(`{"type":"connected","id":1,"subscriptions":[{"channel":"a","epoch":"e","offset":4}],"ping_interval_ms":1}
+{"type":"event","channel":"a","offset":5,"data":1}
+{"type":"error","id":2,"code":"expired","close":4100}`))
+	f.Add([]byte(`{"type":"subscribed","channel":"a","pending":true}`))
+	f.Add([]byte(`{"type":"connected","id":1,"max_frame_bytes":1,"expires_in_ms":0,"pong_timeout_ms":4294967295,"subscriptions":[{"channel":"a","error":{"temporary":true}}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		now := time.Unix(1_764_470_000, 0)
+		m := newMachine([]string{"ws://a.test/v1/ws"})
+		m.random = func(d time.Duration) time.Duration { return d / 2 }
+		_ = m.subscribe(now, &Subscription{channel: "a", known: true, pos: Position{"e", 4}})
+		_ = m.subscribe(now, &Subscription{channel: "b", last: 3})
+		m.start(now)
+		m.opened(now, 1)
+		for line := range lines(text) {
+			frame, err := wire.DecodeServer(line)
+			if err != nil {
+				continue
+			}
+			m.frame(now, 1, frame)
+			for i := 0; !m.wake().IsZero() && !m.wake().After(now); i++ {
+				if i > 100 {
+					t.Fatalf("%s: the machine spins", line)
+				}
+				m.tick(now, false)
+			}
+			now = now.Add(time.Second)
+		}
+	})
+}
+
+func FuzzRefusal(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 9\r\nContent-Length: 23\r\n\r\n{\"retry_after_ms\":4200}"))
+	f.Add([]byte("HTTP/1.1 503 x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r := &refusal{}
+		r.read(bytes.NewReader(text))
+		if r.wait < 0 || r.ours && !r.waitIsTold {
+			t.Fatalf("%+v", r)
+		}
+		big := &refusal{}
+		big.read(io.MultiReader(bytes.NewReader(text), endless{}))
+	})
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,395 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// world drives a machine with whatever a server, a network, a provider and an
+// application may do, and checks after each step what must always hold.
+type world struct {
+	t   *rapid.T
+	m   *machine
+	now time.Time
+
+	link     int // newest opened by the machine
+	dialling bool
+	open     bool
+	tokens   int // questions to the provider that are not answered
+	told     map[*Subscription]Position
+	ended    map[*Subscription]bool
+	finished map[*call]bool
+}
+
+func (w *world) channel() string {
+	return rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.t, "channel")
+}
+
+func (w *world) position() Position {
+	return Position{rapid.SampledFrom([]string{"e", "f"}).Draw(w.t, "epoch"), rapid.Uint64Range(0, 20).Draw(w.t, "offset")}
+}
+
+// settle takes the actions and ticks until nothing is due.
+func (w *world) settle() {
+	for i := 0; ; i++ {
+		for _, a := range w.m.take() {
+			w.action(a)
+		}
+		w.invariants()
+		at := w.m.wake()
+		if at.IsZero() || at.After(w.now) {
+			return
+		}
+		if i > 100 {
+			w.t.Fatalf("the machine wants to be woken at once for ever: %+v", w.m.link)
+		}
+		w.m.tick(w.now, rapid.Bool().Draw(w.t, "paused"))
+	}
+}
+
+func (w *world) action(a action) {
+	switch a := a.(type) {
+	case openLink:
+		if w.dialling || w.open {
+			w.t.Fatalf("link %d is opened while %d lives", a.link, w.link)
+		}
+		if a.deadline < attemptTime || a.deadline > attemptTimeMax || a.link <= w.link {
+			w.t.Fatalf("%+v", a)
+		}
+		w.link, w.dialling = a.link, true
+	case send:
+		if a.link != w.link || !w.open {
+			w.t.Fatalf("%s is sent on link %d, open is %d %v", a.text, a.link, w.link, w.open)
+		}
+		if _, problem := wire.DecodeClient(a.text); problem != nil {
+			w.t.Fatalf("%s: %v", a.text, problem)
+		}
+	case dropLink:
+		if a.link != w.link || !w.open && !w.dialling {
+			w.t.Fatalf("link %d is dropped, which is gone", a.link)
+		}
+		w.dialling, w.open = false, false
+	case askToken:
+		if w.tokens++; w.tokens > 1 {
+			w.t.Fatal("the provider is asked twice at a time")
+		}
+	case finishCall:
+		if w.finished[a.call] || a.call.err == nil == (a.call.reply == nil) {
+			w.t.Fatalf("%+v", a.call)
+		}
+		w.finished[a.call] = true
+	case tellSubscribed:
+		if !a.Pending {
+			w.moved(a.sub, a.Position, "subscribed")
+		}
+	case tellEvent:
+		if w.told[a.sub].Epoch != a.Epoch || a.Offset != w.told[a.sub].Offset+1 {
+			w.t.Fatalf("event %v follows %v untold", a.Position, w.told[a.sub])
+		}
+		w.told[a.sub] = a.Position
+	case tellGap:
+		if a.From != w.told[a.sub] {
+			w.t.Fatalf("a gap from %v, the application is at %v", a.From, w.told[a.sub])
+		}
+		w.told[a.sub] = a.Position
+	case tellEnd:
+		if w.ended[a.sub] {
+			w.t.Fatal("a subscription ended twice")
+		}
+		w.ended[a.sub] = true
+	}
+}
+
+// moved: an answer may not take a position away without a gap.
+func (w *world) moved(s *Subscription, to Position, why string) {
+	if before, known := w.told[s]; known && before != to {
+		w.t.Fatalf("%s moved %v to %v without a gap", why, before, to)
+	}
+	w.told[s] = to
+}
+
+func (w *world) invariants() {
+	m := w.m
+	if m.link == nil && (w.dialling || w.open) {
+		w.t.Fatal("a link was forgotten without being dropped")
+	}
+	if (m.state == Connected) != (m.link != nil && m.link.phase == up) {
+		w.t.Fatalf("%v with link %+v", m.state, m.link)
+	}
+	if m.state == Disconnected && (m.link != nil || len(m.waiting) > 0 || len(m.open) > 0) {
+		w.t.Fatal("a client that has ended still has something open")
+	}
+	for _, s := range m.subs {
+		if s.phase != idle && m.link == nil {
+			w.t.Fatalf("%s is %v without a link", s.channel, s.phase)
+		}
+	}
+}
+
+func (w *world) frame() *clientv1.ServerFrame {
+	f := &clientv1.ServerFrame{Id: rapid.SampledFrom([]uint32{0, w.m.lastID, w.m.lastID, w.m.lastID - 1}).Draw(w.t, "id")}
+	number := rapid.Uint32Range(0, 100_000)
+	fail := func() *clientv1.Error {
+		e := &clientv1.Error{Code: clientv1.ErrorCode(rapid.IntRange(1, 10).Draw(w.t, "code")), Temporary: rapid.Bool().Draw(w.t, "temporary")}
+		if rapid.Bool().Draw(w.t, "wait") {
+			ms := number.Draw(w.t, "ms")
+			e.RetryAfterMs = &ms
+		}
+		return e
+	}
+	entry := func() *clientv1.SubscriptionEntry {
+		p := w.position()
+		e := &clientv1.SubscriptionEntry{Channel: w.channel(), Epoch: p.Epoch, Offset: p.Offset}
+		s := w.m.subs[e.Channel]
+		switch rapid.IntRange(0, 4).Draw(w.t, "entry") {
+		case 0:
+			e.Pending = true
+		case 1:
+			e.Error = fail()
+		case 2: // what an honest server recovers has the client's epoch
+			if s != nil && s.known {
+				e.Recovered, e.Epoch, e.Offset = true, s.pos.Epoch, s.pos.Offset+3
+			}
+		case 3: // and it tells `from` to those who asked for the last n
+			if s != nil && !s.known && s.last > 0 {
+				e.Recovered, e.From = true, &p.Offset
+			}
+		}
+		return e
+	}
+	switch rapid.IntRange(0, 11).Draw(w.t, "frame") {
+	case 0, 1, 2:
+		c := &clientv1.Connected{PingIntervalMs: number.Draw(w.t, "ping"), PongTimeoutMs: number.Draw(w.t, "pong"), RetryWindowMs: number.Draw(w.t, "window"), MaxFrameBytes: 1000 + number.Draw(w.t, "max")}
+		for range rapid.IntRange(0, 3).Draw(w.t, "n") {
+			c.Subscriptions = append(c.Subscriptions, entry())
+		}
+		if rapid.Bool().Draw(w.t, "expires") {
+			ms := uint64(number.Draw(w.t, "ms"))
+			c.ExpiresInMs = &ms
+		}
+		f.Frame = &clientv1.ServerFrame_Connected{Connected: c}
+		if w.m.link != nil {
+			f.Id = w.m.link.connectID
+		}
+	case 3, 4:
+		f.Frame = &clientv1.ServerFrame_Subscribed{Subscribed: &clientv1.Subscribed{Subscriptions: []*clientv1.SubscriptionEntry{entry()}}}
+	case 5:
+		f.Frame = &clientv1.ServerFrame_Event{Event: &clientv1.Event{Channel: w.channel(), Offset: w.position().Offset}}
+	case 6:
+		p := w.position()
+		f.Frame = &clientv1.ServerFrame_Gap{Gap: &clientv1.Gap{Channel: w.channel(), Epoch: p.Epoch, Offset: p.Offset}}
+	case 7:
+		e := fail()
+		if rapid.Bool().Draw(w.t, "close") {
+			code := rapid.SampledFrom([]uint32{4000, 4001, 4005, 4006, 4100, 4200}).Draw(w.t, "close code")
+			e.Close = &code
+		}
+		f.Frame = &clientv1.ServerFrame_Error{Error: e}
+	case 8:
+		f.Frame = &clientv1.ServerFrame_Unsubscribed{Unsubscribed: &clientv1.Unsubscribed{Channel: w.channel()}}
+	case 9:
+		f.Frame = &clientv1.ServerFrame_Busy{Busy: &clientv1.Busy{RetryAfterMs: number.Draw(w.t, "ms"), Url: "ws://other.test/v1/ws"}}
+	case 10:
+		f.Frame = &clientv1.ServerFrame_Published{Published: &clientv1.Published{}}
+	case 11:
+		f.Frame = &clientv1.ServerFrame_Refreshed{Refreshed: &clientv1.Refreshed{}}
+	}
+	return f
+}
+
+// Whatever happens in whatever order: one attempt at a time, one question to the
+// provider at a time, nothing sent into a link that is not open, every event in
+// order or announced as lost, every call answered at most once, no busy loop.
+func TestMachineKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{
+			t: t, m: newMachine([]string{"ws://a.test/v1/ws", "ws://b.test/v1/ws"}), now: time.Unix(1_764_470_000, 0),
+			told: map[*Subscription]Position{}, ended: map[*Subscription]bool{}, finished: map[*call]bool{},
+		}
+		w.m.hasProvider = rapid.Bool().Draw(t, "provider")
+		w.m.random = func(d time.Duration) time.Duration {
+			return time.Duration(rapid.Int64Range(0, max(int64(d)-1, 0)).Draw(t, "random"))
+		}
+		act := func(step func()) func(*rapid.T) {
+			return func(t *rapid.T) {
+				w.t = t
+				step()
+				w.settle()
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"start": act(func() { w.m.start(w.now) }),
+			"stop":  act(func() { w.m.stop(ErrClosed) }),
+			"time passes": act(func() {
+				w.now = w.now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(w.t, "d")))
+				w.m.tick(w.now, false)
+			}),
+			"until due": act(func() {
+				if at := w.m.wake(); at.After(w.now) {
+					w.now = at
+					w.m.tick(w.now, false)
+				}
+			}),
+			"come up": act(func() {
+				w.m.start(w.now)
+				w.settle()
+				if w.tokens > 0 {
+					w.tokens--
+					w.m.gotToken(w.now, "t", nil)
+					w.settle()
+				}
+				if at := w.m.wake(); w.m.link == nil && at.After(w.now) {
+					w.now = at
+					w.m.tick(w.now, false)
+					w.settle()
+				}
+				if w.dialling {
+					w.dialling, w.open = false, true
+					w.m.opened(w.now, w.link)
+					w.settle()
+				}
+				if l := w.m.link; l != nil && l.phase == greeting {
+					w.m.frame(w.now, l.n, &clientv1.ServerFrame{Id: l.connectID, Frame: &clientv1.ServerFrame_Connected{Connected: &clientv1.Connected{}}})
+				}
+			}),
+			"answer": act(func() { // of an honest server
+				for _, s := range w.m.inOrder() {
+					if s.phase != asked && s.phase != pending || !w.open {
+						continue
+					}
+					e := &clientv1.SubscriptionEntry{Channel: s.channel, Epoch: "e", Offset: 5}
+					if s.known && s.pos.Epoch == "e" {
+						e.Recovered, e.Offset = true, s.pos.Offset+2
+					}
+					f := &clientv1.ServerFrame{Id: s.askID, Frame: &clientv1.ServerFrame_Subscribed{Subscribed: &clientv1.Subscribed{Subscriptions: []*clientv1.SubscriptionEntry{e}}}}
+					if s.phase == pending {
+						f.Id = 0
+					}
+					w.m.frame(w.now, w.link, f)
+					w.settle()
+				}
+			}),
+			"event": act(func() {
+				if s := w.m.subs[w.channel()]; s != nil && w.open {
+					offset := s.pos.Offset + rapid.Uint64Range(0, 2).Draw(w.t, "ahead")
+					w.m.frame(w.now, w.link, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{Channel: s.channel, Offset: offset}}})
+				}
+			}),
+			"opened": act(func() {
+				if w.dialling {
+					w.dialling, w.open = false, true
+					w.m.opened(w.now, w.link)
+				}
+			}),
+			"refused": act(func() {
+				if w.dialling {
+					w.dialling = false
+					w.m.refused(w.now, w.link, refusal{err: errors.New("no"), waitIsTold: rapid.Bool().Draw(w.t, "told"), wait: time.Second})
+				}
+			}),
+			"lost": act(func() {
+				if w.open {
+					w.open = false
+					w.m.lost(w.now, w.link, rapid.SampledFrom([]wire.CloseCode{0, 1000, 1002, 4001, 4005, 4100, 4200}).Draw(w.t, "code"), nil)
+				}
+			}),
+			"late news of an old link": act(func() {
+				w.m.opened(w.now, w.link-1)
+				w.m.lost(w.now, w.link-1, 4200, nil)
+				w.m.frame(w.now, w.link-1, w.frame())
+			}),
+			"frame": act(func() {
+				if w.open {
+					w.m.frame(w.now, w.link, w.frame())
+				}
+			}),
+			"token": act(func() {
+				if w.tokens > 0 {
+					w.tokens--
+					err := rapid.SampledFrom([]error{nil, nil, nil, errors.New("later"), ErrNoToken}).Draw(w.t, "err")
+					w.m.gotToken(w.now, "t", err)
+				}
+			}),
+			"subscribe": act(func() {
+				s := &Subscription{channel: w.channel(), last: rapid.Uint32Range(0, 2).Draw(w.t, "last")}
+				if rapid.Bool().Draw(w.t, "since") {
+					s.known, s.pos = true, w.position()
+					w.told[s] = s.pos
+				}
+				_ = w.m.subscribe(w.now, s)
+			}),
+			"unsubscribe": act(func() {
+				if s := w.m.subs[w.channel()]; s != nil {
+					w.m.unsubscribe(s)
+				}
+			}),
+			"call": act(func() {
+				w.m.newCall(&call{resend: rapid.Bool().Draw(w.t, "resend"), frame: &clientv1.ClientFrame{
+					Frame: &clientv1.ClientFrame_Publish{Publish: &clientv1.Publish{Channel: "a", Data: []byte("1")}},
+				}})
+			}),
+		})
+	})
+}
+
+// The first waits of many clients fill the window evenly, later ones grow to the cap.
+func TestWaitsAreSpread(t *testing.T) {
+	for failures, most := range map[int]time.Duration{0: 500 * time.Millisecond, 1: time.Second, 3: 4 * time.Second, 5: 16 * time.Second, 6: 30 * time.Second, 60: 30 * time.Second} {
+		m := newMachine([]string{"ws://a.test"})
+		m.failures = failures
+		var asked time.Duration
+		m.random = func(d time.Duration) time.Duration { asked = d; return 0 }
+		m.backoff()
+		if asked != most || m.failures != failures+1 {
+			t.Errorf("after %d failures: up to %v, then %d", failures, asked, m.failures)
+		}
+	}
+}
+
+func TestHintsNeverLeaveTLS(t *testing.T) {
+	for _, c := range []struct{ home, hint, want string }{
+		{"wss://a.test", "wss://b.test", "wss://b.test"},
+		{"wss://a.test", "ws://b.test", ""},
+		{"ws://a.test", "ws://b.test", "ws://b.test"},
+		{"ws://a.test", "wss://b.test", "wss://b.test"},
+		{"ws://a.test", "http://b.test", ""},
+		{"ws://a.test", "", ""},
+	} {
+		m := newMachine([]string{c.home})
+		if m.hint(c.hint); m.nextURL != c.want {
+			t.Errorf("%v: %q", c, m.nextURL)
+		}
+	}
+}
+
+// A suspended machine proves nothing by its silence.
+func TestLateTimerPingsAgain(t *testing.T) {
+	for _, c := range []struct {
+		late   time.Duration
+		paused bool
+		lives  bool
+	}{{0, false, false}, {lateTimer, false, false}, {lateTimer + 1, false, true}, {time.Hour, false, true}, {0, true, true}} {
+		t.Run(fmt.Sprintf("%v late, paused %v", c.late, c.paused), func(t *testing.T) {
+			now := time.Unix(1_764_470_000, 0)
+			m := newMachine([]string{"ws://a.test"})
+			m.random = func(d time.Duration) time.Duration { return d / 2 }
+			m.start(now)
+			m.opened(now, 1)
+			m.frame(now, 1, &clientv1.ServerFrame{Id: 1, Frame: &clientv1.ServerFrame_Connected{Connected: &clientv1.Connected{}}})
+			now = m.wake()
+			m.tick(now, false) // ping
+			now = m.wake().Add(c.late)
+			m.tick(now, c.paused)
+			if lives := m.link != nil; lives != c.lives {
+				t.Errorf("lives: %v", lives)
+			}
+		})
+	}
+}
