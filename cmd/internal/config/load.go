@@ -1,0 +1,159 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+)
+
+const (
+	envPrefix = "SPILLWAY_"
+	// between the parts of a nested key: a namespace may have a dot in its name
+	delim = "__"
+)
+
+// Source is where a configuration comes from.
+type Source struct {
+	File    string            // "": none
+	Environ []string          // as of os.Environ
+	Flags   map[string]string // key to value: {"listen": "127.0.0.1:0"}; "" is as if absent
+}
+
+// foreign are variables with our prefix which are no keys: those of the command
+// line, and the links that Kubernetes makes for services named spillway….
+var foreign = regexp.MustCompile(`^SPILLWAY_(SERVER|EDGE|API_KEY_FILE|CA_FILE|LOG_LEVEL|([A-Z0-9_]+_)?SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|([A-Z0-9_]+_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// layers are the sources read, and which of them said what.
+type layers struct {
+	src    Source
+	k      *koanf.Koanf
+	origin map[string]Problem // flattened key: Where and Key to name it by
+}
+
+// where a key stands: its source if one names it, else the file.
+func (l *layers) where(key string) Problem {
+	for k := key; ; {
+		if p, ok := l.origin[k]; ok {
+			return p
+		}
+		i := strings.LastIndex(k, ".")
+		if i < 0 {
+			break
+		}
+		k = k[:i]
+	}
+	if l.src.File == "" {
+		return Problem{Where: "environment", Key: key}
+	}
+	return Problem{Where: l.src.File, Key: key}
+}
+
+func read(src Source) (*layers, error) {
+	l := &layers{src: src, k: koanf.New(delim), origin: map[string]Problem{}}
+	if src.File != "" {
+		if err := l.readFile(); err != nil {
+			return nil, err
+		}
+	}
+	provider := env.Provider(delim, env.Opt{
+		Prefix: envPrefix, EnvironFunc: func() []string { return src.Environ }, TransformFunc: l.variable,
+	})
+	if err := l.k.Load(provider, nil); err != nil {
+		return nil, &Error{[]Problem{{Where: "environment", Text: err.Error()}}}
+	}
+	for _, key := range slices.Sorted(maps.Keys(src.Flags)) {
+		if src.Flags[key] == "" {
+			continue
+		}
+		if err := l.k.Set(strings.ReplaceAll(key, ".", delim), src.Flags[key]); err != nil {
+			return nil, err
+		}
+		l.origin[key] = Problem{Where: "flag", Key: "--" + strings.ReplaceAll(key, "_", "-")}
+	}
+	return l, nil
+}
+
+func (l *layers) readFile() error {
+	err := l.k.Load(file.Provider(l.src.File), yaml.Parser())
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		text = pathErr.Err.Error()
+	}
+	return &Error{[]Problem{{Where: l.src.File, Text: strings.Join(strings.Fields(text), " ")}}}
+}
+
+// variable turns SPILLWAY_LIMITS__MAX_CONNS into a key.
+func (l *layers) variable(name, value string) (string, any) {
+	if foreign.MatchString(name) {
+		return "", nil
+	}
+	key := strings.ToLower(strings.TrimPrefix(name, envPrefix))
+	l.origin[strings.ReplaceAll(key, delim, ".")] = Problem{Where: "environment", Key: name}
+	return key, value
+}
+
+// load decodes into out, then asks check and more for what is wrong with the values.
+func load(src Source, out any, check func() error, more func() error) error {
+	l, err := read(src)
+	if err != nil {
+		return err
+	}
+	report := &Error{}
+	for _, f := range decode(l.k.Raw(), out) {
+		p := l.where(f.key)
+		p.Text = f.text
+		report.Problems = append(report.Problems, p)
+	}
+	for _, err := range append(lines(check()), lines(more())...) {
+		key, text, ok := strings.Cut(err.Error(), ": ")
+		if !ok {
+			key, text = "", err.Error()
+		}
+		p := l.where(key)
+		if p.Text = text; !report.has(p.Key) {
+			report.Problems = append(report.Problems, p)
+		}
+	}
+	if len(report.Problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(report.Problems, func(a, b Problem) int {
+		return strings.Compare(a.Where+"\x00"+a.Key, b.Where+"\x00"+b.Key)
+	})
+	return report
+}
+
+// hostID is the default id.
+func hostID() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// secretFile reads a file that holds one secret, without the white space around it.
+func secretFile(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	secret := strings.TrimSpace(string(text))
+	if secret == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return secret, nil
+}

@@ -1,0 +1,169 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// RouterFile is router.yaml. Accepted and not acted on in this version: http_listen.
+type RouterFile struct {
+	Node
+	Listen        string    `yaml:"listen"`         // host:port of the gRPC server; default 127.0.0.1:8390
+	AdvertiseAddr string    `yaml:"advertise_addr"` // host:port where edges and routers reach it; default: listen
+	HTTPListen    string    `yaml:"http_listen"`    // host:port of the admin API over HTTP and the console; default none
+	TLS           ServerTLS `yaml:"tls"`            // of listen
+
+	Store      Store                `yaml:"store"`
+	Namespaces map[string]Namespace `yaml:"namespaces"` // by name; "default" is for channels without a colon
+	API        API                  `yaml:"api"`
+	Limits     RouterLimits         `yaml:"limits"`
+}
+
+// Store is where events are kept. Exactly one must be named.
+type Store struct {
+	Postgres     string `yaml:"postgres"`      // connection string; if it has a password, better postgres_file
+	PostgresFile string `yaml:"postgres_file"` // a file that holds the connection string
+	SQLite       string `yaml:"sqlite"`        // path of a file; its folder must exist. For a single router
+	Migrate      bool   `yaml:"migrate"`       // bring PostgreSQL's tables up to date at start; default true
+	WriteConns   int    `yaml:"write_conns"`   // most PostgreSQL connections that write; default 4
+	ReadConns    int    `yaml:"read_conns"`    // most connections that read; default 4
+}
+
+// Namespace is one kind of channels.
+type Namespace struct {
+	HistorySize int           `yaml:"history_size"` // newest events kept of each channel; 0: no bound. Default 1,000
+	HistoryTTL  time.Duration `yaml:"history_ttl"`  // older events go; 0: no bound. Default 24h
+	Durability  string        `yaml:"durability"`   // committed, or none: never stored. Default committed
+	Recover     bool          `yaml:"recover"`      // clients may fetch what they missed; default true
+	Subscribe   string        `yaml:"subscribe"`    // granted: whose token names the channel; everyone. Default granted
+	Publish     string        `yaml:"publish"`      // granted, everyone, or nobody: backends only. Default nobody
+}
+
+// API says who may call the router.
+type API struct {
+	KeysFile string `yaml:"keys_file"` // see Keys; without it only loopback addresses may be listened on
+}
+
+// RouterLimits bound what one router holds.
+type RouterLimits struct {
+	MaxEventBytes int `yaml:"max_event_bytes"` // of data; default 262,144
+	QueueBytes    int `yaml:"queue_bytes"`     // publishes that wait for the store; default 67,108,864
+	CacheBytes    int `yaml:"cache_bytes"`     // heads and hot tails; default 268,435,456
+}
+
+// DefaultNamespace has what a namespace does not say.
+func DefaultNamespace() Namespace {
+	return Namespace{
+		HistorySize: 1000, HistoryTTL: 24 * time.Hour, Durability: "committed", Recover: true, Subscribe: "granted", Publish: "nobody",
+	}
+}
+
+// DefaultRouter works on one machine beside `spillway infra`, once a store is named.
+func DefaultRouter() RouterFile {
+	return RouterFile{
+		Node: defaultNode("127.0.0.1:8381"), Listen: "127.0.0.1:8390",
+		Store:  Store{Migrate: true, WriteConns: 4, ReadConns: 4},
+		Limits: RouterLimits{MaxEventBytes: 256 << 10, QueueBytes: 64 << 20, CacheBytes: 256 << 20},
+	}
+}
+
+// LoadRouter reads, checks and returns router.yaml. The error, an *Error, has all
+// problems, with those that more finds ("key: value: rule", joined).
+func LoadRouter(src Source, more func(*RouterFile) error) (*RouterFile, error) {
+	f := DefaultRouter()
+	err := load(src, &f, f.Validate, func() error { return more(&f) })
+	if err != nil {
+		return nil, err
+	}
+	return &f, nil
+}
+
+// Advertised is the address under which others reach this router.
+func (f *RouterFile) Advertised() string {
+	if f.AdvertiseAddr != "" {
+		return f.AdvertiseAddr
+	}
+	return f.Listen
+}
+
+// Validate reports all problems at once. It opens the files that are named.
+func (f *RouterFile) Validate() error {
+	var c checks
+	c.node(&f.Node)
+	c.listen("listen", f.Listen)
+	if f.HTTPListen != "" {
+		c.listen("http_listen", f.HTTPListen)
+	}
+	if f.AdvertiseAddr != "" {
+		c.listen("advertise_addr", f.AdvertiseAddr)
+	} else if host, _, err := net.SplitHostPort(f.Listen); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
+		c.bad("advertise_addr", "", "must be set when listen is every address of the host")
+	}
+	c.pair("tls", f.TLS.CertFile, f.TLS.KeyFile)
+	c.file("tls.client_ca_file", f.TLS.ClientCAFile)
+	if f.TLS.ClientCAFile != "" && f.TLS.CertFile == "" {
+		c.bad("tls.client_ca_file", f.TLS.ClientCAFile, "needs tls.cert_file and tls.key_file")
+	}
+	c.file("api.keys_file", f.API.KeysFile)
+	c.store(&f.Store)
+	for _, name := range slices.Sorted(maps.Keys(f.Namespaces)) {
+		c.namespace("namespaces."+name, name, f.Namespaces[name])
+	}
+	return c.err()
+}
+
+func (c *checks) store(s *Store) {
+	named := 0
+	for _, v := range []string{s.Postgres, s.PostgresFile, s.SQLite} {
+		if v != "" {
+			named++
+		}
+	}
+	if named != 1 {
+		c.bad("store", fmt.Sprintf("%d named", named), "exactly one of postgres, postgres_file and sqlite")
+	}
+	c.file("store.postgres_file", s.PostgresFile)
+	if s.WriteConns < 1 {
+		c.bad("store.write_conns", s.WriteConns, "must be above 0")
+	}
+	if s.ReadConns < 1 {
+		c.bad("store.read_conns", s.ReadConns, "must be above 0")
+	}
+}
+
+func (c *checks) namespace(field, name string, ns Namespace) {
+	if name == "" || strings.Contains(name, ":") {
+		c.bad(field, name, "a namespace has a name without colon")
+	}
+	if ns.HistorySize < 0 {
+		c.bad(field+".history_size", ns.HistorySize, "must not be negative")
+	}
+	if ns.HistoryTTL < 0 {
+		c.bad(field+".history_ttl", ns.HistoryTTL, "must not be negative")
+	}
+	if !oneOf(ns.Durability, "committed", "none") {
+		c.bad(field+".durability", ns.Durability, "must be committed or none")
+	}
+	if !oneOf(ns.Subscribe, "granted", "everyone") {
+		c.bad(field+".subscribe", ns.Subscribe, "must be granted or everyone")
+	}
+	if !oneOf(ns.Publish, "granted", "everyone", "nobody") {
+		c.bad(field+".publish", ns.Publish, "must be granted, everyone or nobody")
+	}
+}
+
+// DSN is the PostgreSQL connection string; "" if another store is named.
+func (s *Store) DSN() (string, error) {
+	if s.PostgresFile == "" {
+		return s.Postgres, nil
+	}
+	dsn, err := secretFile(s.PostgresFile)
+	if err != nil {
+		return "", fmt.Errorf("store.postgres_file: %w", err)
+	}
+	return dsn, nil
+}
