@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/spillway-io/spillway/presence"
@@ -68,8 +71,11 @@ func (in *infra) stop() {
 // node is one member with connections of its own.
 type node struct {
 	*presence.Cluster
-	stop func() error // leaves in order
-	kill func()       // as if the process died
+	metrics *prometheus.Registry
+	done    chan struct{} // closed when Run has returned
+	err     error         // what it returned, then
+	stop    func() error  // leaves in order
+	kill    func()        // as if the process died
 }
 
 func (in *infra) node(role gatewayv1.Role, id string) *node {
@@ -83,24 +89,26 @@ func (in *infra) node(role gatewayv1.Role, id string) *node {
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	c := presence.New(presence.Config{Self: &presence.Member{Id: id, Role: role, Address: "127.0.0.1:1"}},
-		etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", nil))
+	n := &node{metrics: prometheus.NewRegistry()}
+	n.Cluster = presence.New(presence.Config{
+		Self:     &presence.Member{Id: id, Role: role, Region: "eu", Address: "127.0.0.1:1", Capacity: 100},
+		Load:     func(f *presence.Figure) { f.Conns = 7 },
+		Registry: n.metrics,
+	}, etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", nil))
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }() // ended by stop or kill, which wait for it
-	n := &node{Cluster: c}
-	ended := false
-	n.stop = func() error {
-		if ended {
-			return nil
-		}
-		ended = true
+	n.done = make(chan struct{})
+	// Ended by stop or kill, which wait for it.
+	go func() {
+		defer close(n.done)
+		n.err = n.Run(ctx)
+	}()
+	n.stop = sync.OnceValue(func() error {
 		cancel()
-		err := <-done
+		<-n.done
 		conn.Close()
 		client.Close()
-		return err
-	}
+		return n.err
+	})
 	n.kill = func() {
 		client.Close() // no farewell reaches etcd
 		conn.Close()
@@ -108,6 +116,35 @@ func (in *infra) node(role gatewayv1.Role, id string) *node {
 	}
 	in.t.Cleanup(func() { n.stop() })
 	return n
+}
+
+// count sums a metric over its labels.
+func (n *node) count(t *testing.T, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := n.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, found := 0.0, false
+	for _, f := range families {
+		if f.GetName() != "spillway_presence_"+name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			match := len(labels) == 0
+			for _, l := range m.GetLabel() {
+				match = match || slices.Contains(labels, l.GetValue())
+			}
+			if match {
+				found = true
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	if !found {
+		t.Fatalf("no metric %s %v", name, labels)
+	}
+	return sum
 }
 
 func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
@@ -135,14 +172,31 @@ func sees(n *node, want string) func() bool {
 	return func() bool { return ids(n.Snapshot()) == want }
 }
 
+// owners says who owns a few hundred channels.
+func owners(s *presence.Snapshot) []string {
+	var ids []string
+	for i := range 300 {
+		ids = append(ids, s.Owner(fmt.Sprint("chat:room-", i)).GetId())
+	}
+	return ids
+}
+
 func TestMembersComeAndGo(t *testing.T) {
+	t.Parallel()
 	in := startInfra(t)
 	r1 := in.node(gatewayv1.Role_ROLE_ROUTER, "r1")
 	e1 := in.node(gatewayv1.Role_ROLE_EDGE, "e1")
 	e2 := in.node(gatewayv1.Role_ROLE_EDGE, "e2")
 	eventually(t, 10*time.Second, "all three seen", sees(r1, "e1 e2 r1 "))
 	<-e1.Joined()
+	eventually(t, 5*time.Second, "figures of all three heard", func() bool { return len(r1.Figures()) == 3 })
+	key := presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: "e1"}
+	if f := r1.Figure(key); f.Conns != 7 || f.Capacity != 100 || f.Region != "eu" || r1.LastHeard(key).IsZero() || r1.Silent(key) {
+		t.Errorf("figure of e1: %v", f)
+	}
 
+	e1.SetState(gatewayv1.State_STATE_DRAINING)
+	eventually(t, time.Second, "a state is told at once", func() bool { return len(r1.Snapshot().Edges()) == 1 })
 	if err := e1.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -150,83 +204,171 @@ func TestMembersComeAndGo(t *testing.T) {
 
 	e2.kill()
 	eventually(t, ttl+6*time.Second, "who died is gone after lease and silence", sees(r1, "r1 "))
+	if left, silent := r1.count(t, "departures_total", "left"), r1.count(t, "departures_total", "silent"); left != 1 || silent != 1 {
+		t.Errorf("departures: %v left, %v silent", left, silent)
+	}
+	if n := r1.count(t, "members"); n != 1 {
+		t.Errorf("%v members counted", n)
+	}
 }
 
 func TestNobodyLeavesWhileEtcdAndBusAreAway(t *testing.T) {
+	t.Parallel()
 	in := startInfra(t)
-	nodes := []*node{in.node(gatewayv1.Role_ROLE_ROUTER, "r1"), in.node(gatewayv1.Role_ROLE_ROUTER, "r2"), in.node(gatewayv1.Role_ROLE_EDGE, "e1")}
+	nodes := []*node{
+		in.node(gatewayv1.Role_ROLE_ROUTER, "r1"), in.node(gatewayv1.Role_ROLE_ROUTER, "r2"), in.node(gatewayv1.Role_ROLE_ROUTER, "r3"),
+		in.node(gatewayv1.Role_ROLE_EDGE, "e1"), in.node(gatewayv1.Role_ROLE_EDGE, "e2"),
+	}
+	var snapshots []*presence.Snapshot
 	for _, n := range nodes {
-		eventually(t, 10*time.Second, "all seen", sees(n, "e1 r1 r2 "))
+		eventually(t, 10*time.Second, "all seen", sees(n, "e1 e2 r1 r2 r3 "))
 	}
-	revision := nodes[2].Snapshot().Revision()
+	for _, n := range nodes {
+		snapshots = append(snapshots, n.Snapshot())
+	}
+	own := owners(snapshots[0])
 	in.stop()
-	watch := time.NewTimer(3 * ttl)
-	changed := nodes[2].Changed()
-	select {
-	case <-changed:
-		t.Errorf("the view changed: %s", ids(nodes[2].Snapshot()))
-	case <-watch.C:
-	}
+	<-time.NewTimer(3 * ttl).C // the outage
 	in.start()
-	// Back again: a state change must arrive, and nothing else may have.
-	nodes[0].SetState(gatewayv1.State_STATE_DRAINING)
-	eventually(t, 15*time.Second, "news flows again", func() bool {
+	eventually(t, 10*time.Second, "all listed again", func() bool {
 		for _, n := range nodes {
-			if got := ids(n.Snapshot()); got != "e1 r1 r2 " {
-				t.Fatalf("somebody left: %s", got)
+			if n.count(t, "lists_total", "reconnected") == 0 {
+				return false
 			}
 		}
-		return len(nodes[2].Snapshot().Routers()) == 1
+		return true
 	})
-	for _, n := range nodes {
+	<-time.NewTimer(ttl + 3*time.Second).C // what was lost would be seen by now
+	for i, n := range nodes {
+		if n.Snapshot() != snapshots[i] {
+			t.Errorf("%s sees a change: %s", n.ID(), ids(n.Snapshot()))
+		}
+		if !slices.Equal(owners(n.Snapshot()), own) {
+			t.Errorf("%s gives channels to others", n.ID())
+		}
 		if n.LeaseLosses() != 0 {
 			t.Errorf("%s lost its lease %d times", n.ID(), n.LeaseLosses())
 		}
+		if n.count(t, "bus_up") != 1 || n.count(t, "keepalive_failures_total") == 0 {
+			t.Errorf("%s does not count what happened", n.ID())
+		}
 	}
-	if nodes[2].Snapshot().Revision() <= revision {
+	// News flows again, in both directions.
+	revision := nodes[4].Snapshot().Revision()
+	nodes[0].SetState(gatewayv1.State_STATE_DRAINING)
+	eventually(t, 5*time.Second, "news flows again", func() bool { return len(nodes[4].Snapshot().Routers()) == 2 })
+	if nodes[4].Snapshot().Revision() <= revision {
 		t.Error("ownership changed without a new revision")
 	}
 }
 
-func TestASecondMemberWithTheIDIsRefused(t *testing.T) {
+func TestANodeWaitsForInfrastructure(t *testing.T) {
+	t.Parallel()
 	in := startInfra(t)
+	in.stop()
 	e1 := in.node(gatewayv1.Role_ROLE_EDGE, "e1")
+	select {
+	case <-e1.done:
+		t.Fatalf("gave up: %v", e1.err)
+	case <-e1.Joined():
+		t.Fatal("joined nothing")
+	case <-time.NewTimer(2 * ttl).C:
+	}
+	in.start()
+	eventually(t, 10*time.Second, "joined", func() bool {
+		select {
+		case <-e1.Joined():
+			return true
+		default:
+			return false
+		}
+	})
+	if e1.LeaseLosses() != 0 {
+		t.Error("a lease that never was is counted as lost")
+	}
+}
+
+func TestASecondMemberWithTheIDIsRefused(t *testing.T) {
+	t.Parallel()
+	in := startInfra(t)
+	e1 := in.node(gatewayv1.Role_ROLE_EDGE, "edge-1")
 	<-e1.Joined()
-	conn, err := nats.Connect(in.nats.URL())
-	if err != nil {
-		t.Fatal(err)
+	router := in.node(gatewayv1.Role_ROLE_ROUTER, "edge-1") // ids are unique within a role
+	<-router.Joined()
+	twin := in.node(gatewayv1.Role_ROLE_EDGE, "edge-1")
+	select {
+	case <-twin.done:
+		if err := twin.err; !errors.Is(err, presence.ErrDuplicate) || err.Error() != `membership: member id "edge-1" is already live` {
+			t.Errorf("a twin of a live member ended with: %v", err)
+		}
+	case <-time.NewTimer(20 * time.Second).C:
+		t.Error("a twin of a live member is not refused")
 	}
-	defer conn.Close()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{in.etcd.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	twin := presence.New(presence.Config{Self: &presence.Member{Id: "e1", Role: gatewayv1.Role_ROLE_EDGE}},
-		etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", nil))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := twin.Run(ctx); !errors.Is(err, presence.ErrDuplicate) {
-		t.Errorf("a twin of a live member ended with: %v", err)
-	}
-	if ids(e1.Snapshot()) != "e1 " || e1.LeaseLosses() != 0 {
+	if e1.LeaseLosses() != 0 || e1.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: "edge-1"}) == nil {
 		t.Error("the first one was harmed")
 	}
 }
 
-func TestARegistryRestoredFromNothingIsFilledAgain(t *testing.T) {
+func TestARestartAfterACrashTakesThePlaceOfTheDead(t *testing.T) {
+	t.Parallel()
 	in := startInfra(t)
 	r1, e1 := in.node(gatewayv1.Role_ROLE_ROUTER, "r1"), in.node(gatewayv1.Role_ROLE_EDGE, "e1")
 	eventually(t, 10*time.Second, "both seen", sees(r1, "e1 r1 "))
+	was := r1.Snapshot().Members()[0].Incarnation
+	e1.kill()
+	again := in.node(gatewayv1.Role_ROLE_EDGE, "e1")
+	eventually(t, ttl+8*time.Second, "the new process is the member", func() bool {
+		m := r1.Snapshot().Members()
+		return len(m) == 2 && m[0].Incarnation != was
+	})
+	<-again.Joined()
+}
+
+func TestARegistryRestoredFromNothingIsFilledAgain(t *testing.T) {
+	t.Parallel()
+	in := startInfra(t)
+	r1, r2 := in.node(gatewayv1.Role_ROLE_ROUTER, "r1"), in.node(gatewayv1.Role_ROLE_ROUTER, "r2")
+	e1, e2 := in.node(gatewayv1.Role_ROLE_EDGE, "e1"), in.node(gatewayv1.Role_ROLE_EDGE, "e2")
+	nodes := []*node{r1, r2, e1, e2}
+	for _, n := range nodes {
+		eventually(t, 10*time.Second, "all seen", sees(n, "e1 e2 r1 r2 "))
+	}
+	snapshot := r1.Snapshot()
 	in.stop()
 	in.dir = t.TempDir()
 	in.start()
-	eventually(t, 20*time.Second, "both have new leases", func() bool {
-		if got := ids(r1.Snapshot()); got != "e1 r1 " {
-			t.Fatalf("somebody left: %s", got)
+	eventually(t, 20*time.Second, "all have new leases", func() bool {
+		for _, n := range nodes {
+			if got := ids(n.Snapshot()); got != "e1 e2 r1 r2 " {
+				t.Fatalf("somebody left: %s", got)
+			}
+			if n.LeaseLosses() != 1 {
+				return false
+			}
 		}
-		return r1.LeaseLosses() == 1 && e1.LeaseLosses() == 1
+		return true
 	})
 	e1.SetState(gatewayv1.State_STATE_DRAINING)
-	eventually(t, 20*time.Second, "news flows again", func() bool { return len(r1.Snapshot().Edges()) == 0 })
+	eventually(t, 20*time.Second, "news flows again", func() bool { return len(r1.Snapshot().Edges()) == 1 })
+	if r1.Snapshot().Revision() != snapshot.Revision() {
+		t.Error("routers count as changed")
+	}
+	r2.SetState(gatewayv1.State_STATE_DRAINING)
+	eventually(t, 20*time.Second, "ownership moves again", func() bool { return len(r1.Snapshot().Routers()) == 1 })
+	if r1.Snapshot().Revision() <= snapshot.Revision() {
+		t.Error("the revision went back with the registry")
+	}
+}
+
+func TestABadConfigIsReportedWhole(t *testing.T) {
+	c := presence.New(presence.Config{Self: &presence.Member{Id: "a/b", Region: "x\ny"}}, nil, nil)
+	err := c.Run(t.Context())
+	for _, want := range []string{"id: ", "role: ", "region: "} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	if err := presence.New(presence.Default(), nil, nil).Run(t.Context()); err == nil {
+		t.Error("no member is no error")
+	}
 }
