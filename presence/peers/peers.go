@@ -34,6 +34,10 @@ import (
 // MaxMessageBytes bounds one message to or from a router.
 const MaxMessageBytes = 4 << 20
 
+// reconnect keeps connections up: gRPC's default policy lets a lost one rest until
+// the next call, so that the first to find out would be a publish.
+const reconnect = `{"loadBalancingConfig": [{"round_robin": {}}]}`
+
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("peer connections are closed")
 
@@ -199,7 +203,8 @@ func dialOptions(cfg Config) []grpc.DialOption {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
 		grpc.WithIdleTimeout(0), // an idle connection has no state to go by
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)),
-		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableServiceConfig(), // that of DNS
+		grpc.WithDefaultServiceConfig(reconnect),
 	}
 	if cfg.Call != nil {
 		options = append(options, grpc.WithPerRPCCredentials(cfg.Call))
