@@ -311,3 +311,11 @@ func newSessionID() string {
 }
 
 func keyOf(m *presence.Member) presence.Key { return presence.KeyOf(m) }
+
+// Close gives the port back if Run was never called. After Run it does nothing.
+func (e *Edge) Close() {
+	e.door.listener.Close()
+	if e.door.reserve != nil {
+		e.door.reserve.Close()
+	}
+}

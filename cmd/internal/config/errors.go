@@ -53,3 +53,6 @@ func lines(err error) []error {
 func (e *Error) has(key string) bool {
 	return slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Key == key })
 }
+
+// ExitCode is that of wrong usage: the operator has to change something.
+func (e *Error) ExitCode() int { return 2 }

@@ -1,0 +1,59 @@
+// Spillway is the all-in-one command: a whole cluster in one process for
+// development, the nodes of a real one, and the tools to talk to it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/spillway-io/spillway/cmd/internal/run"
+)
+
+// cli is the command line.
+type cli struct {
+	Dev       devCmd       `cmd:"" help:"Run a whole cluster in this process: NATS, etcd, SQLite, a router, edges."`
+	Publish   publishCmd   `cmd:"" help:"Publish events."`
+	Subscribe subscribeCmd `cmd:"" help:"Follow channels as a client does."`
+	History   historyCmd   `cmd:"" help:"Read what was published on a channel."`
+	Token     tokenCmd     `cmd:"" help:"Make a token for a client."`
+	Nodes     nodesCmd     `cmd:"" help:"List the nodes of the cluster."`
+	Infra     infraCmd     `cmd:"" help:"Run NATS and etcd in a process of their own, to try separate nodes on one machine."`
+	Gateway   gatewayCmd   `cmd:"" help:"Run an edge (what cmd/gateway runs)."`
+	Router    routerCmd    `cmd:"" help:"Run a router (what cmd/router runs)."`
+	Version   versionCmd   `cmd:"" help:"Print the version."`
+}
+
+// env is what commands get from main.
+type env struct {
+	ctx   context.Context // ends with the first signal
+	abort context.Context // ends with the second
+}
+
+func main() { os.Exit(realMain(os.Args[1:])) }
+
+func realMain(args []string) int {
+	var c cli
+	parser, err := kong.New(&c, kong.Name("spillway"), kong.UsageOnError(),
+		kong.Description("Realtime fan-out that survives mass reconnects."))
+	if err != nil {
+		panic(err) // the struct above is wrong
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "spillway: %s (try spillway --help)\n", run.OneLine(err))
+		return run.ExitUsage
+	}
+	return run.Main("spillway", os.Stderr, func(ctx, abort context.Context) error {
+		return command.Run(&env{ctx, abort})
+	})
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run(*env) error {
+	fmt.Println(run.Version())
+	return nil
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spillway-io/spillway/gateway/auth"
+
+	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/run"
+)
+
+type tokenCmd struct {
+	Sub        string        `required:"" help:"The user."`
+	Channels   []string      `help:"Patterns that the user may read, as 'chat:*'." placeholder:"PATTERN"`
+	Publish    []string      `help:"Patterns that the user may publish on." placeholder:"PATTERN"`
+	Join       []string      `help:"Channels joined at connect." placeholder:"CHANNEL"`
+	TTL        time.Duration `help:"Life of the token." default:"1h"`
+	SecretFile string        `required:"" help:"File with the HS256 secret that the edges have too." type:"path"`
+}
+
+func (c *tokenCmd) Run(*env) error {
+	text, err := config.Secret("--secret-file", c.SecretFile)
+	if err != nil {
+		return run.Usagef("%v", err)
+	}
+	secret := []byte(text)
+	rights := make(map[string][]string)
+	for _, p := range c.Channels {
+		rights[p] = append(rights[p], "subscribe", "history", "presence")
+	}
+	for _, p := range c.Publish {
+		rights[p] = append(rights[p], "publish")
+	}
+	now := time.Now()
+	token, err := auth.Mint(secret, c.Sub, rights, c.Join, c.TTL, now)
+	if err != nil {
+		return err
+	}
+	v, err := auth.New(auth.Config{HS256: secret, MaxTTL: max(c.TTL, time.Second)})
+	if err == nil {
+		_, err = v.Verify(token, now)
+	}
+	if err != nil {
+		return run.Usagef("%v", err)
+	}
+	fmt.Println(token)
+	return nil
+}
