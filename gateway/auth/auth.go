@@ -2,33 +2,40 @@
 // whose algorithm is fixed by the configured key, never by the token.
 //
 // Package gateway calls Verify from its pool; it costs CPU only (HS256 4 us, RS256
-// 28, EdDSA 41, ES256 53) and asks nobody. A Verifier is immutable and safe for
-// concurrent use. Tokens never reach a log or an error text.
+// 28, EdDSA 41, ES256 53 and more with each key tried) and asks nobody. Verify is safe
+// for concurrent use. Tokens never reach a log or an error text.
+//
+// Keys are given (a secret, public keys) or come from a JWKS URL, which Run, the one
+// goroutine, reads in the background: before the first answer tokens are refused as
+// unavailable, later an issuer that cannot be reached changes nothing. A token
+// that names a key (kid) is checked with that key, else with those of its
+// algorithm, maxTries at most.
 //
 // Claims: sub (1 to 128 bytes, so that user:<sub> is a channel), exp (required, at
 // most MaxTTL away), nbf and iat, jti, channels (a list of patterns, which gives
 // subscribe, history and presence; or an object of pattern to a list of rights
-// among subscribe, publish, history, presence; a pattern is a channel, or a beginning
-// of names and '*'), join (channels joined at connect), tier ("critical"), info.
+// among subscribe, publish, history, presence), join (channels joined at connect,
+// to be read as those of a list), tier ("critical"), info. A pattern is the name of
+// a channel, or a beginning of names followed by '*', which stands for the rest
+// whatever it is, colons too; a '*' elsewhere is a letter like others.
 //
-// Left out on purpose: fetching keys over the network (a later version), tickets
-// and revocation.
+// Invariants: a key is used with its own algorithm only; a token is called expired
+// only if nothing else is wrong with it; whoever has a token may read user:<sub>,
+// and another user's channel only by a name or pattern that begins with "user:".
+//
+// Left out on purpose: aud and iss, tickets, revocation.
 package auth
 
 import (
+	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rsa"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -37,16 +44,22 @@ import (
 // leeway forgives clocks that disagree about nbf and iat. exp is not forgiven.
 const leeway = 5 * time.Second
 
-// Config says which tokens are good. At least one key is needed.
+// Config says which tokens are good. At least one key, or JWKSURL, is needed.
 type Config struct {
-	HS256      []byte             // shared secret, at least 16 bytes
-	PublicKeys []crypto.PublicKey // RSA (RS256), ECDSA P-256 (ES256) or Ed25519 (EdDSA)
-	MaxTTL     time.Duration      // how far away exp may be; 0: 24 h
+	HS256      []byte                      // shared secret, at least 16 bytes
+	PublicKeys []crypto.PublicKey          // RSA (RS256), ECDSA P-256 (ES256) or Ed25519 (EdDSA)
+	NamedKeys  map[string]crypto.PublicKey // by kid: tried for tokens that name it, or none
+	MaxTTL     time.Duration               // how far away exp may be; 0: 24 h
+
+	JWKSURL     string        // http or https; "": none. Run must be called
+	JWKSRefresh time.Duration // between two fetches; 0: 5 min
+	Log         *slog.Logger  // of fetches; nil: none
+	Registry    prometheus.Registerer
 }
 
 // Error is a token that is not good, in the client protocol's words.
 type Error struct {
-	Code    clientv1.ErrorCode // unauthorized, or expired for one that was good
+	Code    clientv1.ErrorCode // unauthorized; expired: was good; unavailable: no keys yet
 	Message string             // holds nothing of the token
 }
 
@@ -58,62 +71,46 @@ func unauthorized(text string) *Error {
 
 // Verifier checks tokens.
 type Verifier struct {
+	// immutable after New
 	keys   []key
 	maxTTL time.Duration
+	jwks   *jwks // nil: no JWKSURL
 }
 
-type key struct {
-	method string
-	key    any
-}
-
-// New makes a Verifier.
+// New makes a Verifier. It does no I/O.
 func New(cfg Config) (*Verifier, error) {
 	v := &Verifier{maxTTL: cfg.MaxTTL}
 	if v.maxTTL == 0 {
 		v.maxTTL = 24 * time.Hour
 	}
-	if cfg.HS256 != nil {
-		if len(cfg.HS256) < 16 {
-			return nil, errors.New("auth: the HS256 secret must have at least 16 bytes")
-		}
-		v.keys = append(v.keys, key{"HS256", cfg.HS256})
+	if err := v.addKeys(&cfg); err != nil {
+		return nil, err
 	}
-	for _, k := range cfg.PublicKeys {
-		switch k := k.(type) {
-		case *rsa.PublicKey:
-			v.keys = append(v.keys, key{"RS256", k})
-		case ed25519.PublicKey:
-			v.keys = append(v.keys, key{"EdDSA", k})
-		case *ecdsa.PublicKey:
-			if k.Curve != elliptic.P256() {
-				return nil, errors.New("auth: an ECDSA key must be on P-256")
-			}
-			v.keys = append(v.keys, key{"ES256", k})
-		default:
-			return nil, fmt.Errorf("auth: a key of type %T is none of RSA, ECDSA, Ed25519", k)
+	if cfg.JWKSURL != "" {
+		var err error
+		if v.jwks, err = newJWKS(&cfg); err != nil {
+			return nil, err
 		}
 	}
-	if len(v.keys) == 0 {
+	if len(v.keys) == 0 && v.jwks == nil {
 		return nil, errors.New("auth: no key to check tokens with")
 	}
 	return v, nil
 }
 
-// ParsePublicKeys reads the public keys of a PEM file.
-func ParsePublicKeys(text []byte) ([]crypto.PublicKey, error) {
-	var keys []crypto.PublicKey
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		k, err := x509.ParsePKIXPublicKey(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("public key %d: %w", len(keys)+1, err)
-		}
-		keys = append(keys, k)
+// Run keeps the keys of the JWKS URL fresh until ctx ends, and returns nil. Without
+// a URL there is nothing to do but to wait.
+func (v *Verifier) Run(ctx context.Context) error {
+	if v.jwks == nil {
+		<-ctx.Done()
+		return nil
 	}
-	if len(keys) == 0 {
-		return nil, errors.New("holds no PEM public key")
-	}
-	return keys, nil
+	return v.jwks.run(ctx)
+}
+
+// Ready says that there are keys: at once, or with a JWKS URL alone after its first answer.
+func (v *Verifier) Ready() bool {
+	return len(v.keys) > 0 || v.jwks.keys.Load() != nil
 }
 
 // payload is the claims as they stand in a token.
@@ -130,52 +127,53 @@ func (v *Verifier) Verify(token string, now time.Time) (*Claims, error) {
 	if len(token) > MaxTokenBytes {
 		return nil, unauthorized("the token is too large")
 	}
-	p, err := v.parse(token, now)
-	switch {
-	case errors.Is(err, jwt.ErrTokenExpired):
+	p, err := v.parse(token)
+	if err != nil {
+		return nil, err
+	}
+	c, err := v.claims(p, now)
+	if err != nil {
+		return nil, err
+	}
+	if !now.Before(c.Expires) {
 		return nil, &Error{clientv1.ErrorCode_ERROR_CODE_EXPIRED, "the token has expired"}
-	case errors.Is(err, jwt.ErrTokenRequiredClaimMissing):
-		return nil, unauthorized("the token must say exp")
-	case err != nil:
-		return nil, unauthorized("the token is not good")
 	}
-	return v.claims(p, now)
+	return c, nil
 }
 
-// parse tries each key with its own algorithm. A good signature decides, also
-// when the token has expired.
-func (v *Verifier) parse(token string, now time.Time) (*payload, error) {
-	var last error
-	for _, k := range v.keys {
-		p := new(payload)
-		parser := jwt.NewParser(jwt.WithValidMethods([]string{k.method}), jwt.WithExpirationRequired(),
-			jwt.WithTimeFunc(func() time.Time { return now }), jwt.WithLeeway(0), jwt.WithoutClaimsValidation())
-		_, err := parser.ParseWithClaims(token, p, func(*jwt.Token) (any, error) { return k.key, nil })
-		if err == nil {
-			return p, checkTimes(p, now)
+// parse looks for a key under which the signature is good. The header's alg and kid
+// choose among the keys there are and say nothing about how they are used.
+func (v *Verifier) parse(token string) (*payload, error) {
+	alg, kid := parseHeader(token)
+	tries := 0
+	for k := range v.candidates(alg, kid) {
+		if tries++; tries > maxTries {
+			break
 		}
-		last = err
+		p := new(payload)
+		if _, err := parsers[k.method].ParseWithClaims(token, p, func(*jwt.Token) (any, error) { return k.key, nil }); err == nil {
+			return p, nil
+		}
 	}
-	return nil, last
+	if !v.Ready() {
+		return nil, &Error{clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "the keys that tokens are checked with are not known yet"}
+	}
+	if tries == 0 && kid != "" && v.jwks != nil {
+		v.jwks.ask()
+	}
+	return nil, unauthorized("the token is not good")
 }
 
-func checkTimes(p *payload, now time.Time) error {
-	switch {
-	case p.ExpiresAt == nil:
-		return jwt.ErrTokenRequiredClaimMissing
-	case !now.Before(p.ExpiresAt.Time):
-		return jwt.ErrTokenExpired
-	case p.NotBefore != nil && now.Add(leeway).Before(p.NotBefore.Time),
-		p.IssuedAt != nil && now.Add(leeway).Before(p.IssuedAt.Time):
-		return jwt.ErrTokenNotValidYet
-	}
-	return nil
-}
-
+// claims checks all but the expiry, which is looked at last.
 func (v *Verifier) claims(p *payload, now time.Time) (*Claims, error) {
 	switch {
+	case p.ExpiresAt == nil:
+		return nil, unauthorized("the token must say exp")
 	case p.ExpiresAt.Sub(now) > v.maxTTL:
 		return nil, unauthorized("the token lives longer than is allowed")
+	case p.NotBefore != nil && now.Add(leeway).Before(p.NotBefore.Time),
+		p.IssuedAt != nil && now.Add(leeway).Before(p.IssuedAt.Time):
+		return nil, unauthorized("the token is not valid yet")
 	case p.Subject == "" || len(p.Subject) > MaxSubjectBytes || wire.CheckChannel(wire.UserChannel(p.Subject)) != nil:
 		return nil, unauthorized("sub: must be 1 to 128 bytes of UTF-8 without control characters")
 	case len(p.Join) > MaxJoin:
@@ -191,22 +189,11 @@ func (v *Verifier) claims(p *payload, now time.Time) (*Claims, error) {
 	if err := c.channels(p.Channels); err != nil {
 		return nil, unauthorized(err.Error())
 	}
+	for _, channel := range p.Join {
+		if wire.CheckChannel(channel) != nil {
+			return nil, unauthorized("join: holds what is no channel's name")
+		}
+		c.grantExact(channel, Read)
+	}
 	return c, nil
-}
-
-// Mint makes an HS256 token, for `spillway token` and tests. rights is the claim
-// channels: pattern to rights, or nil.
-func Mint(secret []byte, sub string, rights map[string][]string, join []string, ttl time.Duration, now time.Time) (string, error) {
-	claims := jwt.MapClaims{"sub": sub, "iat": now.Unix(), "exp": now.Add(ttl).Unix()}
-	if len(rights) > 0 {
-		claims["channels"] = rights
-	}
-	if len(join) > 0 {
-		claims["join"] = join
-	}
-	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString(secret)
-	if err != nil {
-		return "", fmt.Errorf("sign token: %w", err)
-	}
-	return token, nil
 }

@@ -89,11 +89,15 @@ func (c *Claims) grant(pattern string, rights Right) error {
 		c.prefixes = append(c.prefixes, prefix{text, rights})
 		return nil
 	}
+	c.grantExact(pattern, rights)
+	return nil
+}
+
+func (c *Claims) grantExact(channel string, rights Right) {
 	if c.exact == nil {
 		c.exact = make(map[string]Right)
 	}
-	c.exact[pattern] |= rights
-	return nil
+	c.exact[channel] |= rights
 }
 
 // channels reads the claim: a list of patterns, which gives Read, or an object of
