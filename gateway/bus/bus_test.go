@@ -121,7 +121,7 @@ func TestAThousandChannelsSurviveAReconnect(t *testing.T) {
 	all()
 	before := b.Disruptions(0)
 	server.Close()
-	server = startServer(t, port)
+	startServer(t, port)
 	for deadline := time.Now().Add(10 * time.Second); b.Disruptions(0) == before || !router.IsConnected(); {
 		if time.Now().After(deadline) {
 			t.Fatal("the connection did not come back")

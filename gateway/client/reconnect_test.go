@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 the frames read here are of the test's own making
+
 package client
 
 import (

@@ -238,16 +238,6 @@ func (r *recorder) take() []string {
 	return log
 }
 
-// lastAt is when the last entry was made, since the start.
-func (r *recorder) lastAt() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.at) == 0 {
-		return 0
-	}
-	return r.at[len(r.at)-1]
-}
-
 // bench is a running table.
 type bench struct {
 	t     *testing.T

@@ -1,0 +1,72 @@
+# make test     everything: formatting, vet, staticcheck, lint and regeneration of
+#               proto, tests with the race detector, short fuzz runs
+# make generate regenerate the code beside the .proto files
+# make lint     the checks of make test without the tests
+# make bench    benchmarks of the packages
+
+SHELL := /bin/bash
+BIN := $(CURDIR)/.bin
+export PATH := $(BIN):$(PATH)
+
+BUF := v1.75.0
+PROTOC_GEN_GO := v1.36.12
+PROTOC_GEN_GO_GRPC := v1.6.2
+STATICCHECK := v0.8.2
+FUZZTIME ?= 5s
+TESTFLAGS ?= -race -shuffle=on -timeout 10m
+
+.PHONY: test lint format vet staticcheck proto generate unit fuzz bench tools
+
+test: lint unit fuzz
+
+lint: format vet staticcheck proto
+
+format:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change:"; echo "$$out"; exit 1; }
+
+vet:
+	go vet ./...
+
+staticcheck: $(BIN)/staticcheck-$(STATICCHECK)
+	$< ./...
+
+# What is committed must be what the sources give.
+proto: generate
+	buf lint
+	@git diff --exit-code -- '*.pb.go' || { echo "generated code is not up to date: make generate"; exit 1; }
+	@if git rev-parse -q --verify refs/remotes/origin/main >/dev/null; then \
+		buf breaking --against '.git#ref=refs/remotes/origin/main'; \
+	elif git rev-parse -q --verify refs/heads/main >/dev/null; then \
+		buf breaking --against '.git#branch=main'; \
+	else echo "buf breaking: no main to compare with"; fi
+
+generate: tools
+	buf generate --template proto/buf.gen.yaml
+
+tools: $(BIN)/buf $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc
+
+$(BIN)/buf:
+	GOBIN=$(BIN) go install github.com/bufbuild/buf/cmd/buf@$(BUF)
+$(BIN)/protoc-gen-go:
+	GOBIN=$(BIN) go install google.golang.org/protobuf/cmd/protoc-gen-go@$(PROTOC_GEN_GO)
+$(BIN)/protoc-gen-go-grpc:
+	GOBIN=$(BIN) go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@$(PROTOC_GEN_GO_GRPC)
+$(BIN)/staticcheck-$(STATICCHECK):
+	GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
+	mv $(BIN)/staticcheck $@
+
+unit:
+	go test $(TESTFLAGS) ./...
+
+# A short run of every fuzz target.
+fuzz:
+	@for pkg in $$(go list ./...); do \
+		dir=$$(go list -f '{{.Dir}}' $$pkg); \
+		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go 2>/dev/null | cut -c6-); do \
+			echo "fuzz $$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
