@@ -1,0 +1,104 @@
+// Package layout checks the shape of the repository: who may import whom, what a
+// lean binary must not link, and what stands at the top level.
+package layout
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/spillway-io/spillway/"
+
+// deps lists what a pattern's packages need, one line a package: path and deps.
+func deps(t *testing.T, pattern string) map[string][]string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", pattern)
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v", pattern, err)
+	}
+	all := make(map[string][]string)
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		words := strings.Fields(line)
+		all[words[0]] = words[1:]
+	}
+	return all
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestImportsGoOneWay(t *testing.T) {
+	// A tier may need those named here and itself.
+	allowed := map[string][]string{
+		"proto":    {},
+		"presence": {"proto"},
+		"router":   {"proto", "presence"},
+		"gateway":  {"proto", "presence"},
+		"cmd":      {"proto", "presence", "router", "gateway"},
+	}
+	for pkg, needs := range deps(t, "./...") {
+		tier, _, _ := strings.Cut(strings.TrimPrefix(pkg, module), "/")
+		for _, need := range needs {
+			rest, ours := strings.CutPrefix(need, module)
+			if !ours {
+				continue
+			}
+			of, _, _ := strings.Cut(rest, "/")
+			if of != tier && !slices.Contains(allowed[tier], of) {
+				t.Errorf("%s needs %s: imports go proto <- presence <- {router, gateway} <- cmd", pkg, need)
+			}
+		}
+	}
+	for pkg, needs := range deps(t, "./gateway/client") {
+		for _, need := range needs {
+			if strings.HasPrefix(need, module+"presence") {
+				t.Errorf("%s needs %s: an SDK needs the proto tier only", pkg, need)
+			}
+		}
+	}
+}
+
+func TestProductionBinariesAreLean(t *testing.T) {
+	for pattern, banned := range map[string][]string{
+		"./cmd/gateway": {"github.com/nats-io/nats-server", "go.etcd.io/etcd/server", "modernc.org/sqlite", "github.com/jackc/pgx"},
+		"./cmd/router":  {"github.com/nats-io/nats-server", "go.etcd.io/etcd/server"},
+	} {
+		for pkg, needs := range deps(t, pattern) {
+			for _, need := range needs {
+				for _, b := range banned {
+					if strings.HasPrefix(need, b) {
+						t.Errorf("%s links %s", pkg, need)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	allowed := []string{
+		"proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md",
+		"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "bin",
+	}
+	entries, err := os.ReadDir(root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && !slices.Contains(allowed, e.Name()) {
+			t.Errorf("%s does not belong to the top level", e.Name())
+		}
+	}
+}
