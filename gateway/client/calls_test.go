@@ -1,5 +1,3 @@
-//lint:file-ignore SA1019 the frames read here are of the test's own making
-
 package client
 
 import (
@@ -50,12 +48,17 @@ func TestPublishAndHistory(t *testing.T) {
 		if got := <-bytes; !errors.As(got.err, &refused) || refused.Code != "rate_limited" || !refused.Temporary || refused.RetryAfter != 5*time.Millisecond {
 			t.Errorf("%+v", got)
 		}
+		var page HistoryPage
+		var err error
+		read := make(chan struct{})
 		go func() {
-			id := p.expect(`{"type":"history","id":$,"channel":"a","epoch":"e","offset":9,"limit":2,"reverse":true}`)
-			p.send(id, `{"type":"history","id":$,"channel":"a","epoch":"e","events":[{"offset":8,"data":1,"time_ms":5},{"offset":7,"data_b64":"AA==","time_ms":5}],"more":true}`)
-			p.drain()
+			page, err = c.History(t.Context(), "a", Before(Position{"e", 9}), Limit(2))
+			close(read)
 		}()
-		page, err := c.History(t.Context(), "a", Before(Position{"e", 9}), Limit(2))
+		id = p.expect(`{"type":"history","id":$,"channel":"a","epoch":"e","offset":9,"limit":2,"reverse":true}`)
+		p.send(id, `{"type":"history","id":$,"channel":"a","epoch":"e","events":[{"offset":8,"data":1,"time_ms":5},{"offset":7,"data_b64":"AA==","time_ms":5}],"more":true}`)
+		<-read
+		go p.drain()
 		if err != nil || len(page.Events) != 2 || !page.More || page.Events[1].Offset != 7 || !page.Events[1].Binary || page.Events[0].Epoch != "e" {
 			t.Errorf("%+v %v", page, err)
 		}
@@ -231,7 +234,7 @@ func TestCloseFromACallback(t *testing.T) {
 		c.Start()
 		p := s.accept()
 		p.welcome(`{"channel":"a","epoch":"e","offset":0,"recovered":false}`)
-		f, err := ws.ReadFrame(p.r)
+		f, err := p.readFrame()
 		if err != nil || f.Header.OpCode != ws.OpClose {
 			t.Errorf("%v %v", f, err)
 		}
@@ -270,7 +273,7 @@ func TestFramesThatMustNotBe(t *testing.T) {
 				p.welcome()
 				go p.nc.Write(c.bytes)
 				for {
-					f, err := ws.ReadFrame(p.r)
+					f, err := p.readFrame()
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -305,7 +308,7 @@ func TestPingOfTheWebSocketIsAnsweredInsideAMessage(t *testing.T) {
 			ws.WriteFrame(p.nc, ws.NewPingFrame([]byte("hi")))
 			ws.WriteFrame(p.nc, ws.NewFrame(ws.OpContinuation, true, text[10:]))
 		}()
-		f, err := ws.ReadFrame(p.r)
+		f, err := p.readFrame()
 		if f = ws.UnmaskFrame(f); err != nil || f.Header.OpCode != ws.OpPong || string(f.Payload) != "hi" {
 			t.Errorf("%v %v", f, err)
 		}

@@ -1,5 +1,3 @@
-//lint:file-ignore SA1019 the frames read here are of the test's own making
-
 package client
 
 import (
@@ -10,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/gobwas/ws"
 
 	"github.com/spillway-io/spillway/proto/wire"
 )
@@ -292,7 +288,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 // drainSilently reads and never answers.
 func (p *peer) drainSilently() {
 	for {
-		if _, err := ws.ReadFrame(p.r); err != nil {
+		if _, err := p.readFrame(); err != nil {
 			p.nc.Close()
 			return
 		}

@@ -1,5 +1,3 @@
-//lint:file-ignore SA1019 the frames read here are of the test's own making
-
 package client
 
 import (
@@ -36,7 +34,7 @@ func TestOverRealSockets(t *testing.T) {
 			p.nc.SetDeadline(time.Now().Add(30 * time.Second))
 			id := p.next().Id
 			p.send(id, hello+`{"channel":"a","epoch":"e","offset":0,"recovered":false}`+helloEnd, event("a", 1))
-			f, err := ws.ReadFrame(p.r)
+			f, err := p.readFrame()
 			if f = ws.UnmaskFrame(f); err == nil && f.Header.OpCode == ws.OpClose {
 				code, _ := ws.ParseCloseFrameData(f.Payload)
 				got <- wire.CloseCode(code).Name()
