@@ -34,9 +34,10 @@ type Node struct {
 func New(abort context.Context, cfg config.GatewayFile, log *slog.Logger) (n *Node, err error) {
 	log = log.With("node", cfg.ID)
 	n = &Node{abort: abort, group: run.NewGroup(log)}
+	built := n
 	defer func() {
 		if err != nil {
-			n.Close()
+			built.Close()
 		}
 	}()
 	gc := gatewayConfig(&cfg)

@@ -37,9 +37,10 @@ type Node struct {
 func New(ctx context.Context, cfg config.RouterFile, dev bool, log *slog.Logger) (n *Node, err error) {
 	log = log.With("node", cfg.ID)
 	n = &Node{group: run.NewGroup(log)}
+	built := n
 	defer func() {
 		if err != nil {
-			n.Close()
+			built.Close()
 		}
 	}()
 	registry := run.NewRegistry()
