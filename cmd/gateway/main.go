@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/alecthomas/kong"
@@ -13,41 +12,34 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
 
-type options struct {
-	Config string `required:"" help:"gateway.yaml." type:"path"`
-}
+func main() { os.Exit(run.Main("gateway", os.Stderr, gateway)) }
 
-func main() { os.Exit(realMain(os.Args[1:])) }
-
-func realMain(args []string) int {
+func gateway(ctx, abort context.Context) error {
 	// 1. What was asked for; a mistake is one line and exit 2.
-	var o options
-	parser, err := kong.New(&o, kong.Name("gateway"), kong.Description("An edge of a Spillway cluster."))
+	var flags config.Flags
+	parser, err := kong.New(&flags, kong.Name("gateway"), kong.Description("An edge of a Spillway cluster."))
 	if err != nil {
-		panic(err) // the struct above is wrong
+		panic(err) // the struct is wrong
 	}
-	if _, err := parser.Parse(args); err != nil {
-		fmt.Fprintf(os.Stderr, "gateway: %v (try gateway --help)\n", err)
-		return run.ExitUsage
+	if _, err := parser.Parse(os.Args[1:]); err != nil {
+		return run.Usagef("%v (gateway --help lists what there is)", err)
 	}
-	return run.Main("gateway", os.Stderr, func(ctx, abort context.Context) error {
-		// 2. The file and the environment, checked as a whole.
-		source := config.Source{File: o.Config, Environ: os.Environ()}
-		file, err := config.LoadGateway(source, func(*config.GatewayFile) error { return nil })
-		if err != nil {
-			return err
-		}
-		log, err := run.NewLog(os.Stderr, file.LogLevel)
-		if err != nil {
-			return err
-		}
-		// 3. Leaf to root; ports are taken here, so that a mistake shows before traffic.
-		node, err := edgenode.New(abort, *file, log)
-		if err != nil {
-			return err
-		}
-		// 4. Serve until the first signal, then leave on drain.deadline; a second signal
-		// ends that at once.
-		return node.Run(ctx)
-	})
+	// 2. File, environment and flags, checked as a whole: all problems at once.
+	file, err := edgenode.Load(flags.Source(os.Environ()))
+	if err != nil {
+		return err
+	}
+	log, err := run.NewLog(os.Stderr, file.LogLevel)
+	if err != nil {
+		return err
+	}
+	// 3. Leaf to root; ports are taken here, so that a mistake shows before traffic.
+	// Infrastructure that is away is waited for: /readyz says so, /healthz is fine.
+	node, err := edgenode.New(ctx, file, log)
+	if err != nil {
+		return err
+	}
+	// 4. Serve until the first signal, then leave within drain.deadline; a second signal
+	// ends that at once.
+	return node.Run(ctx, abort)
 }

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/alecthomas/kong"
@@ -13,40 +12,34 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
 
-type options struct {
-	Config string `required:"" help:"router.yaml." type:"path"`
-}
+func main() { os.Exit(run.Main("router", os.Stderr, router)) }
 
-func main() { os.Exit(realMain(os.Args[1:])) }
-
-func realMain(args []string) int {
+func router(ctx, abort context.Context) error {
 	// 1. What was asked for; a mistake is one line and exit 2.
-	var o options
-	parser, err := kong.New(&o, kong.Name("router"), kong.Description("A router of a Spillway cluster."))
+	var flags config.Flags
+	parser, err := kong.New(&flags, kong.Name("router"), kong.Description("A router of a Spillway cluster."))
 	if err != nil {
-		panic(err) // the struct above is wrong
+		panic(err) // the struct is wrong
 	}
-	if _, err := parser.Parse(args); err != nil {
-		fmt.Fprintf(os.Stderr, "router: %v (try router --help)\n", err)
-		return run.ExitUsage
+	if _, err := parser.Parse(os.Args[1:]); err != nil {
+		return run.Usagef("%v (router --help lists what there is)", err)
 	}
-	return run.Main("router", os.Stderr, func(ctx, abort context.Context) error {
-		// 2. The file and the environment, checked as a whole.
-		source := config.Source{File: o.Config, Environ: os.Environ()}
-		file, err := config.LoadRouter(source, func(*config.RouterFile) error { return nil })
-		if err != nil {
-			return err
-		}
-		log, err := run.NewLog(os.Stderr, file.LogLevel)
-		if err != nil {
-			return err
-		}
-		// 3. Leaf to root. The store is waited for, until a signal.
-		node, err := routernode.New(ctx, *file, false, log)
-		if err != nil {
-			return err
-		}
-		// 4. Serve until the first signal, then finish what is under way.
-		return node.Run(ctx, abort)
-	})
+	// 2. File, environment and flags, checked as a whole: all problems at once.
+	file, err := routernode.Load(flags.Source(os.Environ()))
+	if err != nil {
+		return err
+	}
+	log, err := run.NewLog(os.Stderr, file.LogLevel)
+	if err != nil {
+		return err
+	}
+	// 3. Leaf to root. A database that is away is waited for, until a signal: the router
+	// is alive meanwhile, and not ready.
+	node, err := routernode.New(ctx, file, routernode.Options{Log: log})
+	if err != nil {
+		return err
+	}
+	// 4. Serve until the first signal, then finish what is under way; a second signal
+	// ends that at once.
+	return node.Run(ctx, abort)
 }

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,80 +10,82 @@ import (
 	"strconv"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/infra"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/cmd/internal/run"
-	"github.com/spillway-io/spillway/presence/etcd/etcdserver"
-	"github.com/spillway-io/spillway/presence/nats/natsserver"
 )
 
 type devCmd struct {
 	Edges    int    `help:"Number of edges." default:"3"`
-	Data     string `help:"Folder to keep data in; default: a temporary one." type:"path"`
+	Data     string `help:"Folder to keep data in; default: a temporary one." placeholder:"DIR" type:"path"`
 	WSPort   int    `help:"Port of the first edge; the others follow. 0 picks ports." default:"8400" name:"ws-port"`
-	GRPCPort int    `help:"Port of the router." default:"8390" name:"grpc-port"`
-	HTTPPort int    `help:"Port of the router's HTTP listener." default:"8380" name:"http-port"`
-	OpsPort  int    `help:"Port of the first edge's ops listener; the others follow." default:"8500" name:"ops-port"`
-	LogLevel string `help:"debug, info, warn or error." default:"warn"`
+	GRPCPort int    `help:"Port of the router's gRPC API; 0 picks one." default:"8390" name:"grpc-port"`
+	HTTPPort int    `help:"Port of the router's HTTP listener; 0 picks one." default:"8380" name:"http-port"`
+	OpsPort  int    `help:"Port of the first edge's ops listener; the others follow. 0 picks ports." default:"8500" name:"ops-port"`
+	LogLevel string `help:"debug, info, warn or error." default:"warn" placeholder:"LEVEL"`
 }
 
-// readyTime bounds the wait for all nodes to join.
-const readyTime = 20 * time.Second
+const (
+	maxEdges = 50
+	// joinTime bounds the wait until every node sees every other.
+	joinTime = 20 * time.Second
+	// devDrain is short: whoever presses ctrl-C is waiting.
+	devDrain = time.Second
+)
 
-// Run is the whole cluster in one process: real parts, loopback only. It stops in
-// order: edges, router, then what they stand on.
+// devCluster is what `spillway dev` runs, from the leaves to the root.
+type devCluster struct {
+	infra  *infra.Infra
+	secret string // path of the secret that tokens are signed with
+	router *routernode.Node
+	edges  []*edgenode.Node
+}
+
+// Run is the whole cluster in one process, on the loopback only: real parts, no
+// fakes.
 func (c *devCmd) Run(e *env) error {
-	if c.Edges < 1 || c.Edges > 50 {
-		return run.Usagef("--edges: %d: must be between 1 and 50", c.Edges)
+	begun := time.Now()
+	if c.Edges < 1 || c.Edges > maxEdges {
+		return run.Usagef("--edges: %d: must be between 1 and %d", c.Edges, maxEdges)
 	}
 	log, err := run.NewLog(os.Stderr, c.LogLevel)
 	if err != nil {
 		return err
 	}
-	dir, cleanup, err := dataDir(c.Data)
-	if err != nil {
-		return fmt.Errorf("data folder: %w", err)
+	// 1. Ports first: they are the likeliest thing to be wrong.
+	if err := c.checkPorts(e.ctx); err != nil {
+		return err
 	}
-	defer cleanup()
-	bus, err := natsserver.Start(e.ctx, 0)
+	// 2. The data folder: a temporary one goes when everything has stopped.
+	dir, err := infra.OpenDir(c.Data)
 	if err != nil {
 		return err
 	}
-	defer bus.Close()
-	members, err := etcdserver.Start(e.ctx, etcdserver.Config{Dir: filepath.Join(dir, "etcd")})
-	if err != nil {
+	defer dir.Close()
+	// 3. What the nodes stand on, then the nodes, leaf to root.
+	cluster := &devCluster{}
+	defer cluster.close()
+	if err := cluster.build(e.ctx, c, dir.Path, log); err != nil {
 		return err
 	}
-	defer members.Close()
-	secret, err := devSecret(filepath.Join(dir, "token-secret"))
-	if err != nil {
-		return fmt.Errorf("token secret: %w", err)
-	}
-	shared := config.Node{
-		Region: "dev", LogLevel: c.LogLevel,
-		NATS: config.NATS{URLs: []string{bus.URL()}, Prefix: "spillway"},
-		Etcd: config.Etcd{Endpoints: []string{members.Endpoint()}, Prefix: "/spillway/dev"},
-	}
-	router, err := c.router(e.ctx, shared, dir, log)
-	if err != nil {
-		return err
-	}
-	var edges []*edgenode.Node
-	for i := range c.Edges {
-		edge, err := c.edge(e.abort, shared, i, secret, log)
-		if err != nil {
-			router.Close()
-			for _, other := range edges {
-				other.Close()
-			}
-			return err
+	// 4. Work until the first signal. Stopped in the reverse of this order: the edges
+	// let their clients go while the router still answers.
+	group := run.NewGroup(log)
+	group.Add("router", func(ctx context.Context) error { return cluster.router.Run(ctx, e.abort) })
+	group.Add("edges", func(ctx context.Context) error { return cluster.runEdges(ctx, e.abort) }, devDrain+10*time.Second)
+	group.Add("greeting", func(ctx context.Context) error {
+		if cluster.joined(ctx) {
+			c.greet(os.Stdout, cluster, dir.Path, time.Since(begun))
 		}
-		edges = append(edges, edge)
-	}
-	return c.serve(e, router, edges, secret)
+		<-ctx.Done()
+		return nil
+	})
+	return group.Run(e.ctx, e.abort)
 }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -99,108 +98,134 @@ func after(first, i int) int {
 	return first + i
 }
 
-func (c *devCmd) router(ctx context.Context, shared config.Node, dir string, log *slog.Logger) (*routernode.Node, error) {
+// checkPorts takes all ports for a moment, so that the first one that is missing is
+// told with the flag that changes it.
+func (c *devCmd) checkPorts(ctx context.Context) error {
+	type want struct {
+		what, flag string
+		port       int
+	}
+	wants := []want{{"router (gRPC)", "--grpc-port", c.GRPCPort}, {"router (HTTP)", "--http-port", c.HTTPPort}}
+	for i := range c.Edges {
+		wants = append(wants, want{fmt.Sprint("edge ", i+1), "--ws-port", after(c.WSPort, i)},
+			want{fmt.Sprintf("edge %d (ops)", i+1), "--ops-port", after(c.OpsPort, i)})
+	}
+	for _, w := range wants {
+		if w.port < 0 || w.port > 65535 {
+			return run.Usagef("%s: %d is not a port", w.flag, w.port)
+		}
+		if w.port == 0 {
+			continue
+		}
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", local(w.port))
+		if err != nil {
+			return run.ListenError(err, w.what, local(w.port), w.flag)
+		}
+		defer listener.Close()
+	}
+	return nil
+}
+
+func (d *devCluster) build(ctx context.Context, c *devCmd, dir string, log *slog.Logger) (err error) {
+	if d.secret, err = devSecret(filepath.Join(dir, "token-secret")); err != nil {
+		return run.Usagef("token secret: %v", err)
+	}
+	if d.infra, err = infra.Start(ctx, infra.Config{Dir: filepath.Join(dir, "infra")}); err != nil {
+		return err
+	}
+	node := config.Node{
+		Region: "dev", LogLevel: c.LogLevel, Pprof: true,
+		NATS: config.NATS{URLs: []string{d.infra.NATSURL()}, Prefix: "spillway"},
+		Etcd: config.Etcd{Endpoints: []string{d.infra.EtcdEndpoint()}, Prefix: "/spillway/dev"},
+	}
+	if err := forgetMembers(ctx, node.Etcd, log); err != nil {
+		return err
+	}
 	rc := config.DefaultRouter()
-	rc.Node = shared
-	rc.ID, rc.Listen, rc.OpsListen = "router-1", local(c.GRPCPort), local(c.HTTPPort)
-	rc.Store.SQLite = filepath.Join(dir, "history.db")
-	return routernode.New(ctx, rc, true, log)
-}
-
-func (c *devCmd) edge(abort context.Context, shared config.Node, i int, secret string, log *slog.Logger) (*edgenode.Node, error) {
-	gc := config.DefaultGateway()
-	gc.Node = shared
-	gc.ID = fmt.Sprint("edge-", i+1)
-	gc.Listen, gc.OpsListen = local(after(c.WSPort, i)), local(after(c.OpsPort, i))
-	if c.WSPort != 0 {
-		gc.AdvertiseURL = "ws://" + gc.Listen + "/v1/ws"
+	rc.Node, rc.Listen, rc.Store.SQLite = node, local(c.GRPCPort), filepath.Join(dir, "history.db")
+	rc.ID, rc.OpsListen = "router-1", local(c.HTTPPort)
+	if d.router, err = routernode.New(ctx, &rc, routernode.Options{Dev: true, Log: log}); err != nil {
+		return err
 	}
-	gc.Auth.Anonymous, gc.Auth.HS256SecretFile = true, secret
-	gc.Drain.Deadline = 4 * time.Second
-	return edgenode.New(abort, gc, log)
-}
-
-// devSecret makes the secret that dev tokens are signed with, once.
-func devSecret(path string) (string, error) {
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		return path, err
-	}
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return path, os.WriteFile(path, []byte(hex.EncodeToString(b[:])+"\n"), 0o600)
-}
-
-func (c *devCmd) serve(e *env, router *routernode.Node, edges []*edgenode.Node, secret string) error {
-	// The router stops when the edges have: what they hold may still need it.
-	routing, stopRouter := context.WithCancel(context.Background())
-	defer stopRouter()
-	back, failing := errgroup.WithContext(routing)
-	back.Go(func() error { return router.Run(failing, e.abort) })
-	front, broken := errgroup.WithContext(e.ctx)
-	for _, edge := range edges {
-		front.Go(func() error { return edge.Run(broken) })
-	}
-	front.Go(func() error {
-		if c.await(broken, router, edges) {
-			c.greet(router, edges, secret)
+	for i := range c.Edges {
+		gc := config.DefaultGateway()
+		gc.Node, gc.Listen = node, local(after(c.WSPort, i))
+		gc.ID, gc.OpsListen = fmt.Sprint("edge-", i+1), local(after(c.OpsPort, i))
+		gc.Auth.Anonymous, gc.Auth.HS256SecretFile = true, d.secret
+		gc.Drain.Deadline = devDrain
+		edge, err := edgenode.New(ctx, &gc, log)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-broken.Done():
-			return nil
-		case <-failing.Done():
-			return errors.New("the router ended")
-		}
-	})
-	err := front.Wait()
-	stopRouter()
-	return errors.Join(err, back.Wait())
+		edge.Advertise("ws://" + edge.Addr() + "/v1/ws")
+		d.edges = append(d.edges, edge)
+	}
+	return nil
 }
 
-// await waits until all nodes have joined.
-func (c *devCmd) await(ctx context.Context, router *routernode.Node, edges []*edgenode.Node) bool {
-	ticker := time.NewTicker(10 * time.Millisecond)
+// forgetMembers removes the records of a run that was killed. etcd gives their
+// leases a whole life more when it starts, and the nodes of this run have the same
+// ids.
+func forgetMembers(ctx context.Context, cfg config.Etcd, log *slog.Logger) error {
+	client, err := run.ConnectEtcd(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := client.Delete(ctx, cfg.Prefix+"/members/", clientv3.WithPrefix()); err != nil {
+		return fmt.Errorf("forget old members: %w", err)
+	}
+	return nil
+}
+
+func (d *devCluster) runEdges(ctx, abort context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, edge := range d.edges {
+		g.Go(func() error { return edge.Run(ctx, abort) }) // ends with ctx or abort; waited for below
+	}
+	return g.Wait()
+}
+
+// joined waits until every node is ready and sees all the others.
+func (d *devCluster) joined(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, joinTime)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(readyTime); time.Now().Before(deadline); {
-		ready := router.Ready()
-		for _, edge := range edges {
-			ready = ready && edge.Ready()
-		}
-		if ready {
-			return true
-		}
+	for !d.complete() {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-ticker.C:
 		}
 	}
-	fmt.Fprintln(os.Stderr, "spillway: not all nodes have joined; going on")
 	return true
 }
 
-func (c *devCmd) greet(router *routernode.Node, edges []*edgenode.Node, secret string) {
-	fmt.Printf("Spillway is up, for development: loopback only, and clients need no token.\n\n")
-	fmt.Printf("  router   %-24s gRPC (with reflection)\n", router.Addr())
-	fmt.Printf("           http://%-17s /metrics /healthz /readyz\n", router.OpsAddr())
-	for i, edge := range edges {
-		fmt.Printf("  edge-%-3d ws://%s/v1/ws   ops http://%s\n", i+1, edge.Addr(), edge.OpsAddr())
+func (d *devCluster) complete() bool {
+	all := 1 + len(d.edges)
+	if !d.router.Ready() || len(d.router.Members().Members()) < all {
+		return false
 	}
-	if c.Data != "" {
-		fmt.Printf("  data     %s\n", c.Data)
-	} else {
-		fmt.Printf("  data     in a temporary folder, removed at the end; --data DIR keeps it\n")
+	for _, edge := range d.edges {
+		if !edge.Ready() || len(edge.Members().Members()) < all {
+			return false
+		}
 	}
-	server, edge := "", ""
-	if router.Addr() != "127.0.0.1:8390" {
-		server = " --server " + router.Addr()
+	return true
+}
+
+// close gives back what is left, whether or not it ran.
+func (d *devCluster) close() {
+	for _, edge := range d.edges {
+		edge.Close()
 	}
-	if edges[0].Addr() != "127.0.0.1:8400" {
-		edge = " --edge ws://" + edges[0].Addr() + "/v1/ws"
+	if d.router != nil {
+		d.router.Close()
 	}
-	fmt.Printf("\nTry next, in another terminal:\n")
-	fmt.Printf("  go run ./cmd/spillway subscribe%s chat:room-7\n", edge)
-	fmt.Printf("  go run ./cmd/spillway publish%s chat:room-7 '{\"text\":\"hi\"}'\n", server)
-	fmt.Printf("  go run ./cmd/spillway nodes%s\n", server)
-	fmt.Printf("\nTokens for named users: go run ./cmd/spillway token --sub ann --channels 'chat:*' --secret-file %s\n", secret)
-	fmt.Printf("ctrl-C stops it.\n")
+	if d.infra != nil {
+		d.infra.Close()
+	}
 }

@@ -1,5 +1,9 @@
-// Spillway is the all-in-one command: a whole cluster in one process for
+// Spillway is the command for everything: a whole cluster in one process for
 // development, the nodes of a real one, and the tools to talk to it.
+//
+// Events and answers go to standard output, everything about them to standard
+// error. Exit codes: 0 done, 1 failed, 2 wrong usage (arguments, configuration,
+// ports that are taken), 3 partly done; errors are one line.
 package main
 
 import (
@@ -36,24 +40,23 @@ func main() { os.Exit(realMain(os.Args[1:])) }
 
 func realMain(args []string) int {
 	var c cli
-	parser, err := kong.New(&c, kong.Name("spillway"), kong.UsageOnError(),
-		kong.Description("Realtime fan-out that survives mass reconnects."))
+	parser, err := kong.New(&c, kong.Name("spillway"), kong.Description("A realtime fan-out cluster."))
 	if err != nil {
 		panic(err) // the struct above is wrong
 	}
-	command, err := parser.Parse(args)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "spillway: %s (try spillway --help)\n", run.OneLine(err))
-		return run.ExitUsage
-	}
 	return run.Main("spillway", os.Stderr, func(ctx, abort context.Context) error {
+		command, err := parser.Parse(args)
+		if err != nil {
+			return run.Usagef("%v (spillway --help lists what there is)", err)
+		}
 		return command.Run(&env{ctx, abort})
 	})
 }
 
 type versionCmd struct{}
 
+// Run prints one line.
 func (versionCmd) Run(*env) error {
-	fmt.Println(run.Version())
-	return nil
+	_, err := fmt.Printf("spillway %s %s\n", run.Version(), run.GoVersion())
+	return err
 }

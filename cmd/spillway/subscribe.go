@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/spillway-io/spillway/gateway/client"
@@ -16,120 +14,122 @@ import (
 )
 
 type subscribeCmd struct {
-	Edge      string   `help:"WebSocket URL of an edge." default:"ws://localhost:8400/v1/ws" env:"SPILLWAY_EDGE"`
+	Edge      string   `help:"WebSocket URL of an edge." default:"ws://localhost:8400/v1/ws" env:"SPILLWAY_EDGE" placeholder:"URL"`
 	Channels  []string `arg:"" name:"channel" help:"Channels."`
-	Since     string   `help:"Begin after this position, EPOCH:OFFSET." placeholder:"EPOCH:OFFSET"`
+	Since     string   `help:"Begin after this position." placeholder:"EPOCH:OFFSET"`
 	Last      uint32   `help:"Begin with the newest N events." placeholder:"N"`
-	TokenFile string   `help:"File with the token." type:"path"`
+	TokenFile string   `help:"File with a token; read again whenever one is needed." placeholder:"FILE" type:"path"`
 	JSON      bool     `help:"Print one JSON object a line." name:"json"`
 }
 
+// Run prints events until it is interrupted, or no channel is left.
 func (c *subscribeCmd) Run(e *env) error {
-	var options []client.SubscribeOption
-	if c.Since != "" {
-		epoch, offset, ok := strings.Cut(c.Since, ":")
-		n, err := strconv.ParseUint(offset, 10, 53)
-		if !ok || err != nil {
-			return run.Usagef("--since: %q is not EPOCH:OFFSET", c.Since)
-		}
-		options = append(options, client.Since(epoch, n))
+	start, err := c.start()
+	if err != nil {
+		return err
 	}
-	if c.Last > 0 {
-		if c.Since != "" {
-			return run.Usagef("--since and --last exclude each other")
-		}
-		options = append(options, client.Last(c.Last))
-	}
-	settings := []client.Option{client.WithName("spillway-cli"), client.WithOnState(c.state)}
+	ended := make(chan error, len(c.Channels)+1)
+	settings := []client.Option{client.WithName("spillway-cli/" + run.Version()), client.WithOnState(func(s client.StateChange) { c.state(s, ended) })}
 	if c.TokenFile != "" {
+		if _, err := config.Secret("--token-file", c.TokenFile); err != nil {
+			return run.Usagef("%v", err)
+		}
 		settings = append(settings, client.WithToken(func(context.Context) (string, error) {
 			return config.Secret("--token-file", c.TokenFile)
 		}))
 	}
-	conn, err := client.New(c.Edge, settings...)
+	session, err := client.New(c.Edge, settings...)
 	if err != nil {
 		return run.Usagef("%v", err)
 	}
-	defer conn.Close()
-	out := bufio.NewWriter(os.Stdout)
-	ended := make(chan error, len(c.Channels))
+	defer session.Close()
 	for _, channel := range c.Channels {
-		if _, err := conn.Subscribe(channel, c.handler(channel, out, ended), options...); err != nil {
-			return run.Usagef("%v", err)
+		if _, err := session.Subscribe(channel, c.handler(channel, ended), start...); err != nil {
+			return run.Usagef("%s: %v", channel, err)
 		}
 	}
-	if err := conn.Start(); err != nil {
+	if err := session.Start(); err != nil {
 		return err
 	}
-	for range c.Channels {
+	for left := len(c.Channels); left > 0; left-- {
 		select {
 		case <-e.ctx.Done():
 			return nil
 		case err := <-ended:
-			fmt.Fprintf(os.Stderr, "ended: %v\n", err)
+			if len(c.Channels) == 1 || errors.Is(err, errStopped) {
+				return err
+			}
+			say("%v", err)
 		}
 	}
-	return fmt.Errorf("no channel is left")
+	return errNoChannel
 }
 
-func (c *subscribeCmd) state(s client.StateChange) {
-	if s.Err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", strings.ToLower(s.To.String()), s.Err)
+func (c *subscribeCmd) start() ([]client.SubscribeOption, error) {
+	switch {
+	case c.Since != "" && c.Last > 0:
+		return nil, run.Usagef("--since and --last do not go together")
+	case c.Since != "" && len(c.Channels) > 1:
+		return nil, run.Usagef("--since is a position of one channel")
+	case c.Since != "":
+		epoch, offset, err := position(c.Since)
+		if err != nil {
+			return nil, err
+		}
+		return []client.SubscribeOption{client.Since(epoch, offset)}, nil
+	case c.Last > 0:
+		return []client.SubscribeOption{client.Last(c.Last)}, nil
+	}
+	return nil, nil
+}
+
+// errStopped: the server wants this client not to come back, or there is no token.
+var errStopped = errors.New("stopped")
+
+func (c *subscribeCmd) state(s client.StateChange, ended chan<- error) {
+	switch {
+	case errors.Is(s.Err, client.ErrClosed):
+	case s.To == client.Disconnected && s.Err != nil:
+		select {
+		case ended <- fmt.Errorf("%w: %w", errStopped, s.Err):
+		default:
+		}
+	case s.Err != nil:
+		say("%s: %v", strings.ToLower(s.To.String()), s.Err)
 	}
 }
 
-func (c *subscribeCmd) handler(channel string, out *bufio.Writer, ended chan<- error) client.Handler {
+// handler prints events on standard output and what is known about them on
+// standard error. The SDK runs one callback at a time.
+func (c *subscribeCmd) handler(channel string, ended chan<- error) client.Handler {
 	return client.Handler{
 		OnSubscribed: func(s client.Subscribed) {
-			if s.Pending {
-				fmt.Fprintf(os.Stderr, "%s: pending\n", channel)
-				return
+			switch {
+			case s.Pending:
+				say("%s: subscribed; history cannot be read now, events follow later", channel)
+			case s.Recovered:
+				say("%s: subscribed, recovered from %s:%d, head is %d", channel, s.Epoch, s.Offset, s.Head)
+			default:
+				say("%s: subscribed at %s:%d", channel, s.Epoch, s.Offset)
 			}
-			fmt.Fprintf(os.Stderr, "%s: subscribed at %s:%d, head %d, recovered %v\n", channel, s.Epoch, s.Offset, s.Head, s.Recovered)
 		},
 		OnEvent: func(ev client.Event) {
-			c.print(out, ev)
-			out.Flush()
+			if err := printEvent(os.Stdout, event{
+				channel: ev.Channel, epoch: ev.Epoch, offset: ev.Offset, timeMS: uint64(ev.Time.UnixMilli()),
+				from: ev.From, meta: ev.Meta, data: ev.Data, binary: ev.Binary,
+			}, c.JSON); err != nil {
+				select {
+				case ended <- fmt.Errorf("%w: %w", errStopped, err):
+				default:
+				}
+			}
 		},
 		OnGap: func(g client.Gap) {
-			fmt.Fprintf(os.Stderr, "%s: gap up to %s:%d (%s)\n", channel, g.Epoch, g.Offset, g.Reason)
+			say("%s: events from %s:%d up to %s:%d are lost (%s)", channel, g.From.Epoch, g.From.Offset, g.Epoch, g.Offset, g.Reason)
 		},
-		OnError:        func(err error) { fmt.Fprintf(os.Stderr, "%s: %v\n", channel, err) },
+		OnError:        func(err error) { say("%s: %v; trying again", channel, err) },
 		OnUnsubscribed: func(err error) { ended <- fmt.Errorf("%s: %w", channel, err) },
 	}
 }
 
-func (c *subscribeCmd) print(out *bufio.Writer, ev client.Event) {
-	if !c.JSON {
-		fmt.Fprintf(out, "%s %d %s\n", ev.Channel, ev.Offset, shown(ev.Data, ev.Binary))
-		return
-	}
-	writeEvent(out, ev.Channel, ev.Epoch, ev.Offset, uint64(ev.Time.UnixMilli()), ev.From, ev.Meta, ev.Data, ev.Binary)
-}
-
-// shown is data for a person.
-func shown(data []byte, binary bool) string {
-	if binary {
-		return fmt.Sprintf("(%d bytes)", len(data))
-	}
-	return string(data)
-}
-
-// writeEvent prints one event as a JSON object, its data as it was published.
-func writeEvent(out *bufio.Writer, channel, epoch string, offset, timeMS uint64, from string, meta map[string]string, data []byte, binary bool) {
-	o := map[string]any{"channel": channel, "epoch": epoch, "offset": offset, "time_ms": timeMS}
-	if binary {
-		o["data_b64"] = data
-	} else {
-		o["data"] = json.RawMessage(data)
-	}
-	if from != "" {
-		o["from"] = from
-	}
-	if len(meta) > 0 {
-		o["meta"] = meta
-	}
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(o)
-}
+func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -12,19 +12,22 @@ import (
 
 type tokenCmd struct {
 	Sub        string        `required:"" help:"The user."`
-	Channels   []string      `help:"Patterns that the user may read, as 'chat:*'." placeholder:"PATTERN"`
+	Channels   []string      `help:"Patterns that the user may read: 'chat:*'." placeholder:"PATTERN"`
 	Publish    []string      `help:"Patterns that the user may publish on." placeholder:"PATTERN"`
 	Join       []string      `help:"Channels joined at connect." placeholder:"CHANNEL"`
-	TTL        time.Duration `help:"Life of the token." default:"1h"`
-	SecretFile string        `required:"" help:"File with the HS256 secret that the edges have too." type:"path"`
+	TTL        time.Duration `help:"Life of the token." default:"1h" name:"ttl"`
+	SecretFile string        `required:"" help:"File with the HS256 secret of the edges; spillway dev says where its own is." placeholder:"FILE" type:"path"`
 }
 
+// Run prints a token, after an edge's own check of it.
 func (c *tokenCmd) Run(*env) error {
-	text, err := config.Secret("--secret-file", c.SecretFile)
+	secret, err := config.Secret("--secret-file", c.SecretFile)
 	if err != nil {
 		return run.Usagef("%v", err)
 	}
-	secret := []byte(text)
+	if c.TTL <= 0 {
+		return run.Usagef("--ttl: %v: must be above 0", c.TTL)
+	}
 	rights := make(map[string][]string)
 	for _, p := range c.Channels {
 		rights[p] = append(rights[p], "subscribe", "history", "presence")
@@ -33,17 +36,17 @@ func (c *tokenCmd) Run(*env) error {
 		rights[p] = append(rights[p], "publish")
 	}
 	now := time.Now()
-	token, err := auth.Mint(secret, c.Sub, rights, c.Join, c.TTL, now)
+	token, err := auth.Mint([]byte(secret), c.Sub, rights, c.Join, c.TTL, now)
 	if err != nil {
-		return err
+		return run.Usagef("%v", err)
 	}
-	v, err := auth.New(auth.Config{HS256: secret, MaxTTL: max(c.TTL, time.Second)})
+	v, err := auth.New(auth.Config{HS256: []byte(secret), MaxTTL: max(c.TTL+time.Second, time.Minute)})
 	if err == nil {
 		_, err = v.Verify(token, now)
 	}
 	if err != nil {
 		return run.Usagef("%v", err)
 	}
-	fmt.Println(token)
-	return nil
+	_, err = fmt.Println(token)
+	return err
 }

@@ -8,9 +8,9 @@
 // Order: defaults < file < environment (SPILLWAY_LIMITS__MAX_CONNS is
 // limits.max_conns; lists by commas) < flags. A key that nobody knows is an error
 // which names the key and where it stands; so is a variable that begins with
-// SPILLWAY_, except the three of the command line (SPILLWAY_SERVER, SPILLWAY_EDGE,
-// SPILLWAY_API_KEY_FILE) and those that Kubernetes makes for a service called
-// spillway. All problems are reported at once.
+// SPILLWAY_, except those of the command line (SPILLWAY_SERVER, SPILLWAY_EDGE,
+// SPILLWAY_API_KEY_FILE, SPILLWAY_CA_FILE) and those that Kubernetes makes for a
+// service called spillway. All problems are reported at once.
 //
 // Secrets stand in files that a key names (…_file), or, for connection strings, in
 // the file or the environment; never in flags.

@@ -1,12 +1,13 @@
 package config
 
 import (
+	"net/url"
 	"time"
 )
 
 // GatewayFile is gateway.yaml. Accepted and not acted on in this version: admission,
-// trusted_proxies, drain.notice. Refused, since ignoring them would not be safe:
-// tls (put something that ends TLS in front), auth.jwks_url.
+// trusted_proxies, drain.notice. Refused, since ignoring it would not be safe: tls
+// (put something that ends TLS in front).
 type GatewayFile struct {
 	Node
 	Listen       string `yaml:"listen"`        // host:port of the public listener; default 127.0.0.1:8400
@@ -26,7 +27,8 @@ type Auth struct {
 	Anonymous       bool          `yaml:"anonymous"`         // who has no token gets every right: for development
 	HS256SecretFile string        `yaml:"hs256_secret_file"` // a shared secret of at least 16 bytes
 	PublicKeyFiles  []string      `yaml:"public_key_files"`  // PEM; RS256, ES256 or EdDSA by the kind of the key
-	JWKSURL         string        `yaml:"jwks_url"`          // refused in this version: name public_key_files
+	JWKSURL         string        `yaml:"jwks_url"`          // http or https; read in the background
+	JWKSRefresh     time.Duration `yaml:"jwks_refresh"`      // between two readings; default 5m
 	MaxTTL          time.Duration `yaml:"max_ttl"`           // longest life a token may have left; default 24h
 }
 
@@ -59,7 +61,7 @@ type Drain struct {
 func DefaultGateway() GatewayFile {
 	return GatewayFile{
 		Node: defaultNode("127.0.0.1:8500"), Listen: "127.0.0.1:8400",
-		Auth:   Auth{MaxTTL: 24 * time.Hour},
+		Auth:   Auth{MaxTTL: 24 * time.Hour, JWKSRefresh: 5 * time.Minute},
 		Limits: Limits{MaxConns: 20_000, Margin: 500, MaxSubscriptions: 1_000, MaxFrameBytes: 64 << 10, SendQueueBytes: 256 << 10},
 		Admission: Admission{
 			FreshPerSecond: 100, FreshBurst: 200, ResumePerSecond: 300, MovedPerSecond: 500, Wait: 3 * time.Second, Adaptive: true,
@@ -110,15 +112,20 @@ func (f *GatewayFile) Validate() error {
 }
 
 func (c *checks) auth(a *Auth) {
-	if !a.Anonymous && a.HS256SecretFile == "" && len(a.PublicKeyFiles) == 0 {
-		c.bad("auth", "", "name hs256_secret_file, or public_key_files; or anonymous: true, for development")
+	if !a.Anonymous && a.HS256SecretFile == "" && len(a.PublicKeyFiles) == 0 && a.JWKSURL == "" {
+		c.bad("auth", "", "name hs256_secret_file, public_key_files or jwks_url; or anonymous: true, for development")
 	}
 	c.file("auth.hs256_secret_file", a.HS256SecretFile)
 	for _, path := range a.PublicKeyFiles {
 		c.file("auth.public_key_files", path)
 	}
 	if a.JWKSURL != "" {
-		c.bad("auth.jwks_url", a.JWKSURL, "this version does not fetch keys: name public_key_files")
+		if u, err := url.Parse(a.JWKSURL); err != nil || u.Host == "" || !oneOf(u.Scheme, "http", "https") {
+			c.bad("auth.jwks_url", a.JWKSURL, "must be an http:// or https:// URL")
+		}
+	}
+	if a.JWKSRefresh < time.Second {
+		c.bad("auth.jwks_refresh", a.JWKSRefresh, "must be at least 1s")
 	}
 	if a.MaxTTL <= 0 {
 		c.bad("auth.max_ttl", a.MaxTTL, "must be above 0")

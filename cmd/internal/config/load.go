@@ -31,7 +31,7 @@ type Source struct {
 
 // foreign are variables with our prefix which are no keys: those of the command
 // line, and the links that Kubernetes makes for services named spillway….
-var foreign = regexp.MustCompile(`^SPILLWAY_(SERVER|EDGE|API_KEY_FILE|CA_FILE|LOG_LEVEL|([A-Z0-9_]+_)?SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|([A-Z0-9_]+_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var foreign = regexp.MustCompile(`^SPILLWAY_(SERVER|EDGE|API_KEY_FILE|CA_FILE|([A-Z0-9_]+_)?SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|([A-Z0-9_]+_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // layers are the sources read, and which of them said what.
 type layers struct {

@@ -1,16 +1,21 @@
 // Package edgenode joins the parts of an edge: bus, membership, routers and the
-// edge itself. cmd/gateway runs one, `spillway dev` several in one process.
+// edge itself. cmd/gateway and `spillway gateway` run one, `spillway dev` several
+// in one process.
+//
+// Life: New makes everything and takes the ports; Run works until its context ends,
+// then leaves in order and gives everything back. Goroutines are those of the
+// parts (run.Group).
 package edgenode
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/gateway"
-	"github.com/spillway-io/spillway/gateway/auth"
 	"github.com/spillway-io/spillway/gateway/bus"
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/gateway/upstream"
@@ -20,134 +25,106 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
+// afterDrain is what the edge gets beyond its drain deadline to end its parts.
+const afterDrain = 10 * time.Second
+
 // Node is one edge with all it needs.
 type Node struct {
-	edge  *gateway.Edge
-	ops   *run.Ops
-	group *run.Group
-	abort context.Context
-	close []func()
+	cfg     *config.GatewayFile
+	edge    *gateway.Edge
+	ops     *run.Ops
+	members *presence.Cluster
+	group   *run.Group
+	undo    []func() // gives back what New took, last first
 }
 
-// New builds leaf to root and listens; a port that is taken is an error here. An
-// abort that ends makes leaving end at once.
-func New(abort context.Context, cfg config.GatewayFile, log *slog.Logger) (n *Node, err error) {
+// New builds leaf to root. A port that is taken and a key file that is wrong are
+// errors here; infrastructure that is away is not.
+func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *Node, err error) {
 	log = log.With("node", cfg.ID)
-	n = &Node{abort: abort, group: run.NewGroup(log)}
-	built := n
+	n := &Node{cfg: cfg, group: run.NewGroup(log)}
 	defer func() {
 		if err != nil {
-			built.Close()
+			n.Close()
 		}
 	}()
-	gc := gatewayConfig(&cfg)
-	if err := gc.Validate(); err != nil {
-		return nil, run.Usagef("%s", run.OneLine(err))
-	}
-	verifier, err := newVerifier(&cfg.Auth)
-	if err != nil {
-		return nil, run.Usagef("%s", run.OneLine(err))
-	}
+	gc := gatewayConfig(cfg)
 	registry := run.NewRegistry()
+	gc.Log, gc.Registry = log, registry
+
+	// Who is there, and how to reach them.
 	conn, err := run.ConnectNATS(cfg.NATS, cfg.ID, log)
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, conn.Close)
+	n.undo = append(n.undo, conn.Close)
 	client, err := run.ConnectEtcd(cfg.Etcd, log)
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, func() { client.Close() })
-	members := presence.New(presence.Config{
+	n.undo = append(n.undo, func() { _ = client.Close() })
+	n.members = presence.New(presence.Config{
 		Self: &presence.Member{
 			Id: cfg.ID, Role: gatewayv1.Role_ROLE_EDGE, Region: cfg.Region, Zone: cfg.Zone, Address: cfg.AdvertiseURL,
-			Capacity: uint64(gc.MaxConns - gc.Margin), Version: run.Version(),
+			Capacity: uint64(cfg.Limits.MaxConns - cfg.Limits.Margin), Version: run.Version(),
 		},
 		Load: func(f *presence.Figure) { n.edge.Load(f) }, Log: log, Registry: registry,
-	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, etcd.DefaultTTL, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
-	routers, err := run.NewPeers(cfg.Routers, "", members)
+	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
+	routers, err := run.NewPeers(cfg.Routers, "", n.members)
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, routers.Close)
+	n.undo = append(n.undo, routers.Close)
+
+	// What the edge asks, and what it hears.
 	uc := upstream.Default()
-	uc.Edge, uc.View, uc.Peers, uc.Log, uc.Registry = cfg.ID, members, routers, log, registry
+	uc.Edge, uc.View, uc.Peers, uc.Log, uc.Registry = cfg.ID, n.members, routers, log, registry
 	up, err := upstream.New(uc)
 	if err != nil {
 		return nil, err
 	}
-	fc, bc := feed.Default(), bus.Default()
+	fc := feed.Default()
+	bc := bus.Default()
 	bc.Prefix, bc.Shards, bc.Registry = cfg.NATS.Prefix, fc.ShardCount(), registry
 	channels, err := bus.New(bc, conn)
 	if err != nil {
 		return nil, err
 	}
-	gc.Log, gc.Registry = log, registry
-	n.edge, err = gateway.New(gc, gateway.Deps{
-		Bus: channels, Asker: up, Upstream: up, Members: members, View: members, Verifier: verifier, Feed: &fc,
-	})
+
+	// The edge itself takes its port, then the ops listener.
+	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc}
+	verifier, err := newVerifier(&cfg.Auth, log, registry)
+	if err != nil {
+		return nil, run.Usagef("%s", run.OneLine(err))
+	}
+	if verifier != nil {
+		deps.Verifier = verifier
+	}
+	n.edge, err = gateway.New(gc, deps)
 	if err != nil {
 		return nil, run.ListenError(err, "edge "+cfg.ID, cfg.Listen, "listen")
 	}
-	n.close = append(n.close, n.edge.Close)
-	n.ops, err = run.ListenOps(abort, run.OpsConfig{
-		Addr: cfg.OpsListen, What: "ops of " + cfg.ID, Key: "ops_listen", Ready: n.edge.Ready, Registry: registry, Pprof: cfg.Pprof,
+	n.undo = append(n.undo, n.edge.Close)
+	n.ops, err = run.ListenOps(ctx, run.OpsConfig{
+		Addr: cfg.OpsListen, What: "ops listener of " + cfg.ID, Key: "ops_listen",
+		Ready: n.edge.Ready, Registry: registry, Pprof: cfg.Pprof,
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, n.ops.Close)
-	// Stopped in reverse: conns first, on their own deadline; then the membership, whose
-	// lease beats until the last conn is gone.
+	n.undo = append(n.undo, n.ops.Close)
+
+	// Started in this order, stopped in the reverse: the edge drains while all the
+	// others still work, its lease beats until the last conn is gone, and /healthz
+	// answers to the end.
 	n.group.Add("ops listener", n.ops.Run)
-	n.group.Add("membership", members.Run)
-	n.group.Add("routers", routers.Run)
-	n.group.Add("questions", up.Run)
-	n.group.Add("edge", func(ctx context.Context) error { return n.edge.Run(ctx, abort) }, gc.DrainDeadline*2)
+	if verifier != nil {
+		n.group.Add("token keys", verifier.Run)
+	}
+	n.group.Add("connections to routers", routers.Run)
+	n.group.Add("upstream", up.Run)
+	n.group.Add("membership", n.members.Run)
 	return n, nil
-}
-
-// newVerifier reads the keys that tokens are checked with; nil if there are none
-// and anonymous clients are welcome.
-func newVerifier(cfg *config.Auth) (gateway.Verifier, error) {
-	if cfg.JWKSURL != "" {
-		return nil, fmt.Errorf("auth.jwks_url is not acted on in this version: use public_key_files")
-	}
-	ac := auth.Config{MaxTTL: cfg.MaxTTL}
-	if cfg.HS256SecretFile != "" {
-		secret, err := config.Secret("auth.hs256_secret_file", cfg.HS256SecretFile)
-		if err != nil {
-			return nil, err
-		}
-		ac.HS256 = []byte(secret)
-	}
-	for _, path := range cfg.PublicKeyFiles {
-		text, err := config.Secret("auth.public_key_files", path)
-		if err != nil {
-			return nil, err
-		}
-		keys, err := auth.ParsePublicKeys([]byte(text))
-		if err != nil {
-			return nil, fmt.Errorf("auth.public_key_files: %s: %w", path, err)
-		}
-		ac.PublicKeys = append(ac.PublicKeys, keys...)
-	}
-	if ac.HS256 == nil && ac.PublicKeys == nil {
-		return nil, nil
-	}
-	return auth.New(ac)
-}
-
-func gatewayConfig(cfg *config.GatewayFile) gateway.Config {
-	gc := gateway.Default()
-	gc.ID, gc.Region, gc.Listen, gc.AdvertiseURL = cfg.ID, cfg.Region, cfg.Listen, cfg.AdvertiseURL
-	gc.Anonymous, gc.Origins = cfg.Auth.Anonymous, cfg.Origins
-	gc.MaxConns, gc.Margin, gc.MaxSubscriptions = cfg.Limits.MaxConns, cfg.Limits.Margin, cfg.Limits.MaxSubscriptions
-	gc.MaxFrameBytes, gc.SendQueueBytes = cfg.Limits.MaxFrameBytes, cfg.Limits.SendQueueBytes
-	gc.DrainDeadline = cfg.Drain.Deadline
-	gc.CloseWait = min(gc.CloseWait, max(cfg.Drain.Deadline/5, 1))
-	return gc
 }
 
 // Addr is where clients connect.
@@ -156,19 +133,30 @@ func (n *Node) Addr() string { return n.edge.Addr() }
 // OpsAddr is where the ops listener is.
 func (n *Node) OpsAddr() string { return n.ops.Addr() }
 
-// Ready says that the edge has joined.
+// Ready says that the edge has joined and is not leaving.
 func (n *Node) Ready() bool { return n.edge.Ready() }
 
-// Run works until ctx ends, then leaves in order.
-func (n *Node) Run(ctx context.Context) error {
+// Members is the cluster as the edge sees it.
+func (n *Node) Members() *presence.Snapshot { return n.members.Snapshot() }
+
+// Advertise is the URL that clients may be sent to, for an edge that picked its own
+// port; before Run only.
+func (n *Node) Advertise(url string) { n.members.SetAddress(url) }
+
+// Run works until ctx ends, then leaves in order; abort ends the leaving at once.
+func (n *Node) Run(ctx, abort context.Context) error {
 	defer n.Close()
-	return n.group.Run(ctx, n.abort)
+	n.group.Add("edge", func(ctx context.Context) error { return n.edge.Run(ctx, abort) }, n.cfg.Drain.Deadline+afterDrain)
+	if err := n.group.Run(ctx, abort); err != nil {
+		return fmt.Errorf("%s: %w", n.cfg.ID, err)
+	}
+	return nil
 }
 
 // Close gives everything back. Idempotent; Run calls it.
 func (n *Node) Close() {
-	for i := len(n.close) - 1; i >= 0; i-- {
-		n.close[i]()
+	for i := len(n.undo) - 1; i >= 0; i-- {
+		n.undo[i]()
 	}
-	n.close = nil
+	n.undo = nil
 }

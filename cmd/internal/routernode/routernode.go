@@ -1,14 +1,17 @@
-// Package routernode joins the parts of a router: store, bus, membership, peers
-// and the router itself. cmd/router runs one, `spillway dev` one in its process.
+// Package routernode joins the parts of a router: store, bus, membership, other
+// routers and the router itself. cmd/router and `spillway router` run one, `spillway
+// dev` one in its process.
+//
+// Life: New makes everything, waits for the store and takes the ports; Run works
+// until its context ends, then leaves in order and gives everything back.
+// Goroutines are those of the parts (run.Group).
 package routernode
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
-
-	"google.golang.org/grpc/credentials"
+	"sync/atomic"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/run"
@@ -18,167 +21,116 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router"
 	"github.com/spillway-io/spillway/router/bus"
-	"github.com/spillway-io/spillway/router/history"
-	"github.com/spillway-io/spillway/router/history/postgres"
-	"github.com/spillway-io/spillway/router/history/sqlite"
 )
+
+// Options of New.
+type Options struct {
+	// Dev lets every namespace work, open to all clients, and turns gRPC reflection on.
+	Dev bool
+	Log *slog.Logger
+}
 
 // Node is one router with all it needs.
 type Node struct {
-	router *router.Router
-	ops    *run.Ops
-	group  *run.Group
-	close  []func()
+	cfg     *config.RouterFile
+	router  *router.Router
+	made    atomic.Bool // router is set; the ops listener asks before
+	ops     *run.Ops
+	members *presence.Cluster
+	group   *run.Group
+	undo    []func() // gives back what New took, last first
 }
 
-// New builds leaf to root and listens; dev opens every namespace to everybody, and
-// gRPC reflection. It waits for the store until ctx ends: a router without one has
-// nothing to say.
-func New(ctx context.Context, cfg config.RouterFile, dev bool, log *slog.Logger) (n *Node, err error) {
-	log = log.With("node", cfg.ID)
-	n = &Node{group: run.NewGroup(log)}
-	built := n
+// New builds leaf to root. It waits for a database that is away, until ctx ends. A port
+// that is taken and a key file that is wrong are errors.
+func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, err error) {
+	log := o.Log.With("node", cfg.ID)
+	n := &Node{cfg: cfg, group: run.NewGroup(log)}
 	defer func() {
 		if err != nil {
-			built.Close()
+			n.Close()
 		}
 	}()
-	registry := run.NewRegistry()
-	rc, err := routerConfig(&cfg)
+	rc, err := routerConfig(cfg, o.Dev)
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
 	}
-	rc.OpenNamespaces, rc.Reflection, rc.Log, rc.Registry = dev, dev, log, registry
-	if err := rc.Validate(); err != nil {
-		return nil, run.Usagef("%s", run.OneLine(err))
-	}
-	store, committers, err := openStore(ctx, &cfg, log)
+	registry := run.NewRegistry()
+	rc.Log, rc.Registry = log, registry
+
+	// The ops listener comes first: /healthz answers while the store is waited for.
+	n.ops, err = run.ListenOps(ctx, run.OpsConfig{
+		Addr: cfg.OpsListen, What: "ops listener of " + cfg.ID, Key: "ops_listen",
+		Ready: n.Ready, Registry: registry, Pprof: cfg.Pprof,
+	})
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, func() { store.Close() })
-	rc.Committers = committers
+	n.undo = append(n.undo, n.ops.Close)
+
+	// Where events are kept.
+	store, err := openStore(ctx, &cfg.Store, log)
+	if err != nil {
+		return nil, err
+	}
+	n.undo = append(n.undo, func() {
+		if err := store.Close(); err != nil {
+			log.Error("close the store", "err", err)
+		}
+	})
+
+	// Who is there, and how to reach them.
 	conn, err := run.ConnectNATS(cfg.NATS, cfg.ID, log)
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, conn.Close)
+	n.undo = append(n.undo, conn.Close)
 	client, err := run.ConnectEtcd(cfg.Etcd, log)
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, func() { client.Close() })
-	members := presence.New(presence.Config{
-		Self: &presence.Member{Id: cfg.ID, Role: gatewayv1.Role_ROLE_ROUTER, Region: cfg.Region, Zone: cfg.Zone, Version: run.Version()},
+	n.undo = append(n.undo, func() { _ = client.Close() })
+	n.members = presence.New(presence.Config{
+		Self: &presence.Member{
+			Id: cfg.ID, Role: gatewayv1.Role_ROLE_ROUTER, Region: cfg.Region, Zone: cfg.Zone, Version: run.Version(),
+		},
 		Load: func(f *presence.Figure) { n.router.Load(f) }, Log: log, Registry: registry,
-	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, etcd.DefaultTTL, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
-	others, err := run.NewPeers(cfg.Routers, cfg.ID, members)
+	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
+	others, err := run.NewPeers(cfg.Routers, cfg.ID, n.members)
 	if err != nil {
 		return nil, err
 	}
-	n.close = append(n.close, others.Close)
+	n.undo = append(n.undo, others.Close)
 	bc := bus.Default()
 	bc.Prefix, bc.Log, bc.Registry = cfg.NATS.Prefix, log, registry
 	fan, err := bus.New(bc, conn)
 	if err != nil {
 		return nil, err
 	}
-	if n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: members, Peers: others}); err != nil {
+
+	// The router itself takes its port, and nothing can fail after that; others learn the address from the membership.
+	n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: n.members, Peers: others})
+	if err != nil {
 		return nil, err
 	}
 	if err := n.router.Listen(ctx); err != nil {
 		return nil, run.ListenError(err, "router "+cfg.ID, cfg.Listen, "listen")
 	}
-	members.SetAddress(n.router.Addr())
+	n.made.Store(true)
+	n.members.SetAddress(n.router.Addr())
 	if cfg.AdvertiseAddr != "" {
-		members.SetAddress(cfg.AdvertiseAddr)
+		n.members.SetAddress(cfg.AdvertiseAddr)
 	}
-	n.ops, err = run.ListenOps(ctx, run.OpsConfig{
-		Addr: cfg.OpsListen, What: "ops of " + cfg.ID, Key: "ops_listen", Ready: n.router.Ready, Registry: registry, Pprof: cfg.Pprof,
-	})
-	if err != nil {
-		return nil, err
-	}
-	n.close = append(n.close, n.ops.Close)
-	// Stopped in reverse: the router takes no more calls and finishes those it has, then
-	// the others may go.
+
+	// Started in this order, stopped in the reverse: the router finishes its calls while
+	// store, bus and membership still work, then it deregisters; what is left in the
+	// queue of the bus goes out, and /healthz answers to the end.
 	n.group.Add("ops listener", n.ops.Run)
 	n.group.Add("bus", fan.Run)
-	n.group.Add("membership", members.Run)
-	n.group.Add("peers", others.Run)
-	n.group.Add("router", n.router.Run, 2*rc.StopTimeout)
+	n.group.Add("connections to routers", others.Run)
+	n.group.Add("membership", n.members.Run)
+	n.group.Add("router", n.router.Run, rc.DrainDelay+rc.StopTimeout+rc.CallDeadline)
 	return n, nil
-}
-
-// openStore opens the one store that is configured; a database that is away is
-// waited for. It says how many commits the store takes at once.
-func openStore(ctx context.Context, cfg *config.RouterFile, log *slog.Logger) (history.Store, int, error) {
-	if cfg.Store.SQLite != "" {
-		sc := sqlite.Default()
-		sc.Path, sc.ReadConns = cfg.Store.SQLite, cfg.Store.ReadConns
-		store, err := sqlite.Open(ctx, sc)
-		return store, 1, err
-	}
-	pc := postgres.Default()
-	pc.WriteConns, pc.ReadConns, pc.Migrate = cfg.Store.WriteConns, cfg.Store.ReadConns, cfg.Store.Migrate
-	var err error
-	if pc.DSN, err = cfg.Store.DSN(); err != nil {
-		return nil, 0, err
-	}
-	for {
-		store, err := postgres.Open(ctx, pc)
-		if err == nil {
-			return store, 2, nil
-		}
-		log.Warn("the store cannot be opened; trying again", "err", err)
-		timer := time.NewTimer(2 * time.Second)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, 0, fmt.Errorf("open store: %w", err)
-		case <-timer.C:
-		}
-	}
-}
-
-func routerConfig(cfg *config.RouterFile) (router.Config, error) {
-	rc := router.Default()
-	rc.ID, rc.Region, rc.Listen = cfg.ID, cfg.Region, cfg.Listen
-	rc.MaxEventBytes = cfg.Limits.MaxEventBytes
-	rc.QueueBytes, rc.CacheBytes = int64(cfg.Limits.QueueBytes), int64(cfg.Limits.CacheBytes)
-	rc.Namespaces = make(map[string]router.Namespace)
-	for name, ns := range cfg.Namespaces {
-		rc.Namespaces[name] = namespace(ns)
-	}
-	keys, err := cfg.API.Keys()
-	if err != nil {
-		return rc, err
-	}
-	for _, k := range keys {
-		key := router.Key{Name: k.Name, Secret: k.Secret}
-		for _, right := range k.Rights {
-			key.Rights = append(key.Rights, router.Right(right))
-		}
-		rc.Keys = append(rc.Keys, key)
-	}
-	secure, err := run.ServerTLS("tls", cfg.TLS)
-	if secure != nil {
-		rc.Transport = credentials.NewTLS(secure)
-	}
-	return rc, err
-}
-
-// namespace maps words that the configuration has checked.
-func namespace(in config.Namespace) router.Namespace {
-	access := map[string]router.Access{"granted": router.Granted, "everyone": router.Everyone, "nobody": router.Nobody}
-	out := router.Namespace{
-		HistorySize: in.HistorySize, HistoryTTL: in.HistoryTTL, Recover: in.Recover,
-		Subscribe: access[in.Subscribe], Publish: access[in.Publish],
-	}
-	if in.Durability == "none" {
-		out.Durability = router.None
-	}
-	return out
 }
 
 // Addr is where the gRPC server listens.
@@ -187,19 +139,25 @@ func (n *Node) Addr() string { return n.router.Addr() }
 // OpsAddr is where the ops listener is.
 func (n *Node) OpsAddr() string { return n.ops.Addr() }
 
-// Ready says that the router has joined.
-func (n *Node) Ready() bool { return n.router.Ready() }
+// Ready says that the router has joined and is not leaving.
+func (n *Node) Ready() bool { return n.made.Load() && n.router.Ready() }
 
-// Run works until ctx ends, then leaves in order; abort ends that at once.
+// Members is the cluster as the router sees it.
+func (n *Node) Members() *presence.Snapshot { return n.members.Snapshot() }
+
+// Run works until ctx ends, then leaves in order; abort ends the leaving at once.
 func (n *Node) Run(ctx, abort context.Context) error {
 	defer n.Close()
-	return n.group.Run(ctx, abort)
+	if err := n.group.Run(ctx, abort); err != nil {
+		return fmt.Errorf("%s: %w", n.cfg.ID, err)
+	}
+	return nil
 }
 
 // Close gives everything back. Idempotent; Run calls it.
 func (n *Node) Close() {
-	for i := len(n.close) - 1; i >= 0; i-- {
-		n.close[i]()
+	for i := len(n.undo) - 1; i >= 0; i-- {
+		n.undo[i]()
 	}
-	n.close = nil
+	n.undo = nil
 }

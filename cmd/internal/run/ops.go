@@ -25,21 +25,29 @@ type OpsConfig struct {
 }
 
 // Ops answers /metrics, /healthz, /readyz and, if asked, /debug/pprof/. It never shares a
-// port with clients.
+// port with clients. It serves from ListenOps on, so that a node that waits for its
+// database is alive already, until Run or Close ends it.
 type Ops struct {
 	listener net.Listener
 	server   *http.Server
+	served   chan error // what Serve returned; then closed
 }
 
-// ListenOps takes the port; Run serves it.
+// ListenOps takes the port and serves it.
 func ListenOps(ctx context.Context, cfg OpsConfig) (*Ops, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Addr)
 	if err != nil {
 		return nil, ListenError(err, cfg.What, cfg.Addr, cfg.Key)
 	}
-	return &Ops{listener: listener, server: &http.Server{
+	o := &Ops{listener: listener, served: make(chan error, 1), server: &http.Server{
 		Handler: opsHandler(cfg), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-	}}, nil
+	}}
+	// Serves; Run or Close ends it and waits.
+	go func() {
+		o.served <- o.server.Serve(listener)
+		close(o.served)
+	}()
+	return o, nil
 }
 
 // ListenError turns a failed listen into a PortTakenError if it is one.
@@ -63,25 +71,23 @@ func rootCause(err error) string {
 // Addr is where it listens.
 func (o *Ops) Addr() string { return o.listener.Addr().String() }
 
-// Close gives the port back if Run was never called.
-func (o *Ops) Close() { _ = o.listener.Close() }
+// Close ends it at once. Idempotent; not needed after Run.
+func (o *Ops) Close() {
+	_ = o.server.Close()
+	<-o.served
+}
 
-// Run serves until ctx ends; answers under way get a second.
+// Run waits until ctx ends; answers under way get a second then.
 func (o *Ops) Run(ctx context.Context) error {
-	served := make(chan error, 1)
-	// Serves; ends with Shutdown or Close below, and is waited for.
-	go func() { served <- o.server.Serve(o.listener) }()
 	select {
-	case err := <-served:
+	case err := <-o.served:
 		return err
 	case <-ctx.Done():
 	}
 	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if o.server.Shutdown(fresh) != nil {
-		_ = o.server.Close() // a profile under way, say
-	}
-	<-served
+	_ = o.server.Shutdown(fresh) // fails if a profile is under way, say
+	o.Close()
 	return nil
 }
 

@@ -5,7 +5,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
+
+// sameSignal is how long after the first signal another one counts as the same:
+// timeout(1), npm and others send theirs to the process and to its group.
+const sameSignal = 250 * time.Millisecond
 
 // Signals returns a context that ends with the first SIGINT or SIGTERM (leave in
 // order) and one that ends with the second (leave at once). stop gives the signals
@@ -19,12 +24,19 @@ func Signals(parent context.Context) (ctx, abort context.Context, stop func()) {
 	// Owns nothing but the two contexts; stop ends it and waits.
 	go func() {
 		defer close(ended)
-		for _, act := range []func(){leave, leaveNow} {
+		var first time.Time
+		for {
 			select {
 			case <-heard:
-				act()
 			case <-done:
 				return
+			}
+			switch {
+			case first.IsZero():
+				first = time.Now()
+				leave()
+			case time.Since(first) > sameSignal:
+				leaveNow()
 			}
 		}
 	}()

@@ -1,0 +1,72 @@
+package edgenode
+
+import (
+	"crypto"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/run"
+	"github.com/spillway-io/spillway/gateway"
+	"github.com/spillway-io/spillway/gateway/auth"
+)
+
+// Load reads gateway.yaml and reports everything that is wrong with it at once.
+func Load(src config.Source) (*config.GatewayFile, error) {
+	return config.LoadGateway(src, func(f *config.GatewayFile) error {
+		gc := gatewayConfig(f)
+		_, err := newVerifier(&f.Auth, nil, nil)
+		return errors.Join(gc.Validate(), err)
+	})
+}
+
+func gatewayConfig(f *config.GatewayFile) gateway.Config {
+	gc := gateway.Default()
+	gc.ID, gc.Region, gc.Listen, gc.AdvertiseURL, gc.Version = f.ID, f.Region, f.Listen, f.AdvertiseURL, run.Version()
+	gc.Anonymous, gc.Origins = f.Auth.Anonymous, f.Origins
+	gc.MaxConns, gc.Margin, gc.MaxSubscriptions = f.Limits.MaxConns, f.Limits.Margin, f.Limits.MaxSubscriptions
+	gc.MaxFrameBytes, gc.SendQueueBytes = f.Limits.MaxFrameBytes, f.Limits.SendQueueBytes
+	gc.DrainDeadline = f.Drain.Deadline
+	gc.CloseWait = min(gc.CloseWait, max(f.Drain.Deadline/5, 100*time.Millisecond)) // a part of the deadline
+	return gc
+}
+
+// newVerifier is nil where only anonymous clients come. Errors begin with the key.
+func newVerifier(a *config.Auth, log *slog.Logger, registry prometheus.Registerer) (*auth.Verifier, error) {
+	secret, err := config.Secret("auth.hs256_secret_file", a.HS256SecretFile)
+	if err != nil {
+		return nil, err
+	}
+	ac := auth.Config{MaxTTL: a.MaxTTL, JWKSURL: a.JWKSURL, JWKSRefresh: a.JWKSRefresh, Log: log, Registry: registry}
+	if secret != "" {
+		ac.HS256 = []byte(secret)
+	}
+	for _, path := range a.PublicKeyFiles {
+		keys, err := publicKeys(path)
+		if err != nil {
+			return nil, fmt.Errorf("auth.public_key_files: %s: %w", path, err)
+		}
+		ac.PublicKeys = append(ac.PublicKeys, keys...)
+	}
+	if ac.HS256 == nil && ac.PublicKeys == nil && ac.JWKSURL == "" {
+		return nil, nil // Load has asked for anonymous: true
+	}
+	v, err := auth.New(ac)
+	if err != nil {
+		return nil, fmt.Errorf("auth: %w", err)
+	}
+	return v, nil
+}
+
+func publicKeys(path string) ([]crypto.PublicKey, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, errors.New("cannot be read")
+	}
+	return auth.ParsePublicKeys(text)
+}

@@ -1,0 +1,114 @@
+package routernode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/run"
+	"github.com/spillway-io/spillway/router"
+	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/postgres"
+	"github.com/spillway-io/spillway/router/history/sqlite"
+)
+
+// Load reads router.yaml and reports everything that is wrong with it at once.
+func Load(src config.Source) (*config.RouterFile, error) {
+	return config.LoadRouter(src, func(f *config.RouterFile) error {
+		rc, err := routerConfig(f, false)
+		return errors.Join(err, rc.Validate())
+	})
+}
+
+// routerConfig reads the secrets that the file names. Errors begin with the key.
+func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
+	rc := router.Default()
+	rc.ID, rc.Region, rc.Listen = f.ID, f.Region, f.Listen
+	rc.Reflection, rc.OpenNamespaces = dev, dev
+	rc.MaxEventBytes, rc.QueueBytes, rc.CacheBytes = f.Limits.MaxEventBytes, int64(f.Limits.QueueBytes), int64(f.Limits.CacheBytes)
+	rc.Reads = f.Store.ReadConns
+	rc.Committers = 1
+	if f.Store.SQLite == "" {
+		rc.Committers = 2
+	}
+	rc.Namespaces = make(map[string]router.Namespace, len(f.Namespaces))
+	for name, ns := range f.Namespaces {
+		rc.Namespaces[name] = namespace(ns)
+	}
+	keys, keysErr := f.API.Keys()
+	for _, k := range keys {
+		key := router.Key{Name: k.Name, Secret: k.Secret}
+		for _, r := range k.Rights {
+			key.Rights = append(key.Rights, router.Right(r))
+		}
+		rc.Keys = append(rc.Keys, key)
+	}
+	secure, tlsErr := run.ServerTLS("tls", f.TLS)
+	if secure != nil {
+		rc.Transport = credentials.NewTLS(secure)
+	}
+	return rc, errors.Join(keysErr, tlsErr)
+}
+
+// namespace translates words that LoadRouter has checked.
+func namespace(in config.Namespace) router.Namespace {
+	access := map[string]router.Access{"granted": router.Granted, "everyone": router.Everyone, "nobody": router.Nobody}
+	out := router.Namespace{
+		HistorySize: in.HistorySize, HistoryTTL: in.HistoryTTL, Recover: in.Recover,
+		Subscribe: access[in.Subscribe], Publish: access[in.Publish],
+	}
+	if in.Durability == "none" {
+		out.Durability = router.None
+	}
+	return out
+}
+
+// storeRetry is the pause between two tries to reach the database.
+const storeRetry = 2 * time.Second
+
+// openStore opens the one store that is named. A database that cannot be reached is
+// tried again until ctx ends; one that refuses is an error.
+func openStore(ctx context.Context, cfg *config.Store, log *slog.Logger) (history.Store, error) {
+	if cfg.SQLite != "" {
+		sc := sqlite.Default()
+		sc.Path = cfg.SQLite
+		store, err := sqlite.Open(ctx, sc)
+		if err != nil {
+			return nil, fmt.Errorf("store.sqlite: %w", err)
+		}
+		return store, nil
+	}
+	pc := postgres.Default()
+	var err error
+	if pc.DSN, err = cfg.DSN(); err != nil {
+		return nil, run.Usagef("%s", err)
+	}
+	pc.Migrate, pc.WriteConns, pc.ReadConns = cfg.Migrate, cfg.WriteConns, cfg.ReadConns
+	if err := pc.Validate(); err != nil {
+		return nil, run.Usagef("store.postgres: %s", run.OneLine(err))
+	}
+	for {
+		store, err := postgres.Open(ctx, pc)
+		if err == nil {
+			return store, nil
+		}
+		var unreachable *net.OpError
+		if !errors.As(err, &unreachable) && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return nil, fmt.Errorf("store.postgres: %w", err)
+		}
+		log.Warn("the database cannot be reached; trying again", "err", err, "in", storeRetry)
+		timer := time.NewTimer(storeRetry)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("store.postgres: %w", err)
+		case <-timer.C:
+		}
+	}
+}
