@@ -12,7 +12,7 @@ BUF := v1.75.0
 PROTOC_GEN_GO := v1.36.12
 PROTOC_GEN_GO_GRPC := v1.6.2
 STATICCHECK := v0.8.2
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 TESTFLAGS ?= -race -shuffle=on -timeout 10m
 
 .PHONY: test lint format vet staticcheck proto generate unit fuzz bench tools
