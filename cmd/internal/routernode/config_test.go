@@ -1,0 +1,82 @@
+package routernode
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/router"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestNamespacesAndKeysReachTheRouter(t *testing.T) {
+	keys := write(t, "keys.yaml", "keys:\n- {name: billing, secret: 0123456789abcdef, rights: [publish, edge]}\n")
+	f, err := Load(config.Source{File: write(t, "router.yaml",
+		"store: {sqlite: x}\nlisten: 0.0.0.0:8390\nadvertise_addr: r1:8390\napi: {keys_file: "+keys+"}\n"+
+			"namespaces: {chat: {subscribe: everyone, publish: everyone}, tick: {durability: none, recover: false}, plain: }\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rc, err := routerConfig(f, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rc.Namespaces["plain"] != router.DefaultNamespace() {
+		t.Errorf("defaults differ: %+v, %+v", rc.Namespaces["plain"], router.DefaultNamespace())
+	}
+	chat, tick := rc.Namespaces["chat"], rc.Namespaces["tick"]
+	if chat.Subscribe != router.Everyone || chat.Publish != router.Everyone || tick.Durability != router.None || tick.Recover || tick.Publish != router.Nobody {
+		t.Errorf("chat %+v, tick %+v", chat, tick)
+	}
+	if len(rc.Keys) != 1 || rc.Keys[0].Name != "billing" || rc.Keys[0].Rights[1] != router.RightEdge {
+		t.Errorf("keys %+v", rc.Keys)
+	}
+}
+
+func TestAllProblemsAreReportedAtOnce(t *testing.T) {
+	keys := write(t, "keys.yaml", "keys:\n- {name: a, secret: short, rights: [rule]}\n")
+	_, err := Load(config.Source{File: write(t, "router.yaml",
+		"listen: 0.0.0.0:8390\napi: {keys_file: "+keys+"}\nlimits: {cache_bytes: 0, max_event_bytes: 9999999}\nnamespaces: {\"a:b\": }\n")})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"store: ", "advertise_addr: ", "keys.a: (secret)", "cache_bytes: 0", "max_event_bytes: 9999999", "namespaces.a:b: "} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in %v", want, err)
+		}
+	}
+	_, err = Load(config.Source{File: write(t, "router.yaml", "store: {sqlite: x}\nlisten: 0.0.0.0:8390\nadvertise_addr: r1:8390\n")})
+	if err == nil || !strings.Contains(err.Error(), "without API keys only a loopback address") {
+		t.Errorf("open to all: %v", err)
+	}
+}
+
+// A router whose database is away is alive, not ready, and ends when it is told to.
+func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	cfg := &config.Store{Postgres: "postgres://u@" + nobody.Addr().String() + "/x?sslmode=disable", WriteConns: 1, ReadConns: 1, Migrate: true}
+	_, err = openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err == nil || ctx.Err() == nil {
+		t.Errorf("it did not wait: %v", err)
+	}
+}
