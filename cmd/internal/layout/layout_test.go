@@ -13,10 +13,10 @@ import (
 
 const module = "github.com/spillway-io/spillway/"
 
-// deps lists what a pattern's packages need, one line a package: path and deps.
+// deps lists what a pattern's packages need, and what their tests import.
 func deps(t *testing.T, pattern string) map[string][]string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", pattern)
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, pattern)
 	cmd.Dir = root(t)
 	out, err := cmd.Output()
 	if err != nil {

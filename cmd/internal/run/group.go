@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -27,6 +28,14 @@ type part struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed after err was set
 	err    error
+}
+
+// named says whose error it is, once.
+func (p *part) named(err error) error {
+	if strings.HasPrefix(err.Error(), p.name+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", p.name, err)
 }
 
 // Group is a set of parts that live together. Add all, then Run once.
@@ -71,7 +80,7 @@ func (g *Group) Run(ctx, abort context.Context) error {
 		if err = p.err; err == nil || errors.Is(err, context.Canceled) {
 			err = errors.New("ended by itself")
 		}
-		err = fmt.Errorf("%s: %w", p.name, err)
+		err = p.named(err)
 	}
 	return g.stop(abort, err)
 }
@@ -85,7 +94,7 @@ func (g *Group) stop(abort context.Context, err error) error {
 		select {
 		case <-p.done:
 			if e := p.err; e != nil && !errors.Is(e, context.Canceled) && err == nil {
-				err = fmt.Errorf("%s: %w", p.name, e)
+				err = p.named(e)
 			}
 		case <-timer.C:
 			g.log.Error("a part does not stop", "part", p.name, "after", p.within)

@@ -15,11 +15,19 @@ func NewLog(to *os.File, level string) (*slog.Logger, error) {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, Usagef("log level %q: must be debug, info, warn or error", level)
 	}
-	options := &slog.HandlerOptions{Level: l}
+	options := &slog.HandlerOptions{Level: l, ReplaceAttr: readable}
 	if Terminal(to) {
 		return slog.New(slog.NewTextHandler(to, options)), nil
 	}
 	return slog.New(slog.NewJSONHandler(to, options)), nil
+}
+
+// readable writes durations as "3s", where JSON would have nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // Terminal says whether somebody is looking.
