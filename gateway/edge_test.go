@@ -356,14 +356,25 @@ func TestALeavingEdgeSpreadsItsCloses(t *testing.T) {
 		clients = append(clients, c)
 	}
 	go w.edge.drain(ctx) // ends with the last conn
-	var first, last time.Time
+	closed := make(chan time.Time, len(clients))
 	for _, c := range clients {
-		c.expect(`{"type":"error","code":"unavailable","temporary":true,"close":4001}`)
-		c.expectClose(4001)
-		c.conn.Close()
-		if last = time.Now(); first.IsZero() {
-			first = last
-		}
+		go func() { // ends with its connection
+			for {
+				if _, err := c.line(); err != nil {
+					if e, ok := err.(wsutil.ClosedError); !ok || e.Code != 4001 {
+						t.Errorf("ended with %v", err)
+					}
+					closed <- time.Now()
+					c.conn.Close()
+					return
+				}
+			}
+		}()
+	}
+	first := <-closed
+	last := first
+	for range len(clients) - 1 {
+		last = <-closed
 	}
 	if last.Sub(first) < 500*time.Millisecond {
 		t.Errorf("all closes came within %v", last.Sub(first))

@@ -286,6 +286,13 @@ func (c *cluster) watch(channels []string, urls ...string) *watcher {
 	c.t.Cleanup(func() { cl.Close() })
 	for _, channel := range channels {
 		_, err := cl.Subscribe(channel, client.Handler{
+			OnSubscribed: func(s client.Subscribed) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if _, known := w.offset[channel]; !known && !s.Pending {
+					w.offset[channel] = s.Offset
+				}
+			},
 			OnEvent: func(e client.Event) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -383,10 +390,10 @@ func TestAClusterOfProcessesLosesNothing(t *testing.T) {
 	}
 }
 
-// outage is longer than the time after which the clients of NATS and etcd give up by
-// themselves (120 s) when SPILLWAY_LONG_OUTAGE is set; CI's is past a lease.
+// outage is, in CI, longer than the time after which the clients of NATS and etcd give
+// up by themselves (120 s); else longer than a lease.
 func outage() time.Duration {
-	if os.Getenv("TEST_LONG_OUTAGE") != "" {
+	if os.Getenv("CI") == "true" {
 		return 150 * time.Second
 	}
 	return 15 * time.Second
@@ -432,6 +439,21 @@ func TestNATSAndEtcdMayVanish(t *testing.T) {
 	}
 	p.run(all, 30, 5)
 	early.verify(t, "the client from before", p)
+	eventually(t, 30*time.Second, "the client from meanwhile has the newest events", func() bool {
+		late.mu.Lock()
+		defer late.mu.Unlock()
+		for _, channel := range all {
+			if late.offset[channel] != 35 {
+				return false
+			}
+		}
+		return true
+	})
+	late.mu.Lock()
+	defer late.mu.Unlock()
+	if len(late.faults) > 0 {
+		t.Errorf("the client from meanwhile: %v", late.faults)
+	}
 }
 
 func (c *cluster) epochs(channels []string) map[string]string {
