@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -28,6 +30,8 @@ type devCmd struct {
 	HTTPPort int    `help:"Port of the router's HTTP listener; 0 picks one." default:"8380" name:"http-port"`
 	OpsPort  int    `help:"Port of the first edge's ops listener; the others follow. 0 picks ports." default:"8500" name:"ops-port"`
 	LogLevel string `help:"debug, info, warn or error." default:"warn" placeholder:"LEVEL"`
+
+	out io.Writer // of the greeting; nil: standard output
 }
 
 const (
@@ -80,7 +84,7 @@ func (c *devCmd) Run(e *env) error {
 	group.Add("edges", func(ctx context.Context) error { return cluster.runEdges(ctx, e.abort) }, devDrain+10*time.Second)
 	group.Add("greeting", func(ctx context.Context) error {
 		if cluster.joined(ctx) {
-			c.greet(os.Stdout, cluster, dir.Path, time.Since(begun))
+			c.greet(cmp.Or[io.Writer](c.out, os.Stdout), cluster, dir.Path, time.Since(begun))
 		}
 		<-ctx.Done()
 		return nil

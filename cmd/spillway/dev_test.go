@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // asSpillway in the environment makes the test binary the command itself.
@@ -176,5 +178,34 @@ func TestARouterThatIsNotThereIsOneLine(t *testing.T) {
 	_, errs, code := spillway(t, "", "nodes", "--server", "127.0.0.1:1")
 	if code != 1 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "no router answers") {
 		t.Errorf("%d %s", code, errs)
+	}
+}
+
+// writerFunc is called for every write.
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f()
+	return len(p), nil
+}
+
+// A whole cluster starts and stops within this process; nothing of it is left.
+func TestDevLeavesNoGoroutineBehind(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Setenv("TMPDIR", t.TempDir())
+	for range 2 { // the second time shows what the first only started once
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		c := devCmd{Edges: 2, LogLevel: "error", out: writerFunc(cancel)}
+		if err := c.Run(&env{ctx: ctx, abort: t.Context()}); err != nil {
+			t.Error(err)
+		}
+		if ctx.Err() != context.Canceled {
+			t.Error("it was never ready")
+		}
+		cancel()
+	}
+	goleak.VerifyNone(t, before)
+	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
 	}
 }
