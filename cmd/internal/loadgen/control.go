@@ -1,0 +1,208 @@
+package loadgen
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Commands to a generator, one JSON object a line.
+const (
+	cmdStart  = "start"  // config: must be the first
+	cmdWant   = "want"   // n clients are to be connected; may only rise
+	cmdMark   = "mark"   // name: a phase begins
+	cmdNotify = "notify" // a status each n deliveries from now on; 0: by time only
+	cmdReport = "report"
+	cmdStop   = "stop"
+)
+
+type command struct {
+	Cmd    string  `json:"cmd"`
+	Config *Config `json:"config,omitempty"`
+	N      int     `json:"n,omitempty"`
+	Name   string  `json:"name,omitempty"`
+}
+
+// Lines from a generator.
+const (
+	lineReady  = "ready"  // answers start
+	lineStatus = "status" // every 200 ms, and as notify says
+	lineReport = "report" // answers report
+	lineMarked = "marked" // answers mark and notify
+	lineError  = "error"  // the last line
+)
+
+type line struct {
+	Type       string  `json:"type"`
+	Up         int     `json:"up,omitempty"`
+	Deliveries uint64  `json:"deliveries,omitempty"`
+	Report     *Report `json:"report,omitempty"`
+	Message    string  `json:"message,omitempty"`
+}
+
+// maxControlBytes bounds a command; a configuration is far smaller.
+const maxControlBytes = 1 << 20
+
+// readControl serves the commands that have come.
+func (l *loop) readControl() error {
+	n, err := unix.Read(int(l.control.Fd()), l.buf)
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return nil
+	case err != nil:
+		return fmt.Errorf("control file: %w", err)
+	case n == 0:
+		l.stopping = true
+		return nil
+	}
+	l.input = append(l.input, l.buf[:n]...)
+	for {
+		text, rest, ok := bytes.Cut(l.input, []byte("\n"))
+		if !ok {
+			if len(l.input) > maxControlBytes {
+				return errors.New("control file: a line is too long")
+			}
+			return nil
+		}
+		var c command
+		if err := json.Unmarshal(text, &c); err != nil {
+			return fmt.Errorf("control file: %w", err)
+		}
+		l.input = rest
+		if err := l.obey(&c); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *loop) obey(c *command) error {
+	if c.Cmd != cmdStart && l.conns == nil {
+		return errNotStarted
+	}
+	switch c.Cmd {
+	case cmdStart:
+		return l.configure(c.Config)
+	case cmdWant:
+		if c.N > len(l.conns) {
+			return fmt.Errorf("want: %d is more than max, %d", c.N, len(l.conns))
+		}
+		l.want = max(l.want, c.N)
+	case cmdMark:
+		l.startPhase(c.Name)
+		l.say(line{Type: lineMarked})
+	case cmdNotify:
+		l.notify = uint64(max(c.N, 0))
+		l.notifyAt = l.counts.Deliveries + l.notify
+		l.say(line{Type: lineMarked})
+	case cmdReport:
+		l.say(line{Type: lineReport, Report: l.report()})
+	case cmdStop:
+		l.stopping = true
+	default:
+		return fmt.Errorf("unknown command %q", c.Cmd)
+	}
+	return nil
+}
+
+func (l *loop) configure(cfg *Config) error {
+	if l.conns != nil || cfg == nil {
+		return errors.New("start: once, with a config")
+	}
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	l.cfg = *cfg
+	l.policy, _ = cfg.Policy.New() // Validate made it
+	for _, t := range cfg.Targets {
+		parsed, err := parseTarget(t)
+		if err != nil {
+			return err
+		}
+		l.targets = append(l.targets, parsed)
+	}
+	for _, s := range cfg.Sources {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return err
+		}
+		l.sources = append(l.sources, a.As4())
+	}
+	l.conns = make([]conn, cfg.Max)
+	for i := range l.conns {
+		l.conns[i] = conn{fd: -1, heapAt: -1, number: cfg.First + i}
+	}
+	l.begins()
+	l.startPhase("")
+	l.say(line{Type: lineReady})
+	return nil
+}
+
+// startPhase starts a phase.
+func (l *loop) startPhase(name string) {
+	l.mark, l.markName, l.markAt, l.markCPU = l.counts, name, int64(time.Since(l.start)), cpuTime()
+	l.latency, l.connect = Histogram{}, Histogram{}
+}
+
+// status says how it goes, if it is time to.
+func (l *loop) status() {
+	if !l.tell && l.now < l.statusDue {
+		return
+	}
+	l.tell = false
+	l.statusDue = l.now + int64(statusEvery)
+	if l.conns != nil {
+		l.say(line{Type: lineStatus, Up: l.up, Deliveries: l.counts.Deliveries})
+	}
+}
+
+// say writes a line. The reader keeps up or the generator waits: there is nothing
+// useful to do without one. When it has gone, so does the generator.
+func (l *loop) say(v line) {
+	text, err := json.Marshal(v)
+	if err == nil {
+		_, err = l.out.Write(append(text, '\n'))
+	}
+	if err != nil {
+		l.stopping = true
+	}
+}
+
+func (l *loop) report() *Report {
+	r := &Report{
+		Wanted: l.want, Up: l.up, Total: l.counts, Phase: l.counts, PhaseName: l.markName,
+		PhaseTime: time.Since(l.start) - time.Duration(l.markAt), Latency: l.latency, Connect: l.connect,
+		CPU: cpuTime() - l.markCPU, MaxRSS: maxRSS(), Start: l.start, Codes: l.codeNames(),
+		Refused: maps.Clone(l.refused), Errors: maps.Clone(l.errors), Causes: map[string]uint64{},
+		Arrivals: l.arrivals, Refusals: l.refusals, Ends: l.ends,
+	}
+	r.Phase.Sub(l.mark)
+	for c, n := range l.causes {
+		if n > 0 {
+			r.Causes[Cause(c).String()] = n
+		}
+	}
+	return r
+}
+
+// cpuTime is user and system time of this process.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func maxRSS() int64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return u.Maxrss << 10
+}

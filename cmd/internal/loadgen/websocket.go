@@ -1,0 +1,181 @@
+package loadgen
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/gobwas/ws"
+	"golang.org/x/sys/unix"
+
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// maxHead bounds the answer to the handshake, refusal body included.
+const maxHead = 16 << 10
+
+var errBroken = errors.New("not the protocol")
+
+var headEnd = []byte("\r\n\r\n")
+
+// answer reads the answer to the handshake from b and returns what follows it;
+// ok=false: it has not come whole, or ended the attempt.
+func (l *loop) answer(c *conn, b []byte) (rest []byte, ok bool, err error) {
+	end := bytes.Index(b, headEnd)
+	if end < 0 {
+		if len(b) > maxHead {
+			return nil, false, errBroken
+		}
+		c.rest = append([]byte(nil), b...)
+		return nil, false, nil
+	}
+	head := b[:end+2] // the last line has its end
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 ")) || len(head) < 12 {
+		return nil, false, errBroken
+	}
+	if status := string(head[9:12]); status != "101" {
+		c.refused, c.wait = status, retryAfter(head)
+		l.end(c, CauseRefused)
+		return nil, false, nil
+	}
+	if !bytes.Contains(head, l.accept) {
+		return nil, false, errBroken
+	}
+	l.greet(c)
+	return b[end+4:], c.fd >= 0, nil
+}
+
+func retryAfter(head []byte) time.Duration {
+	const name = "\r\nRetry-After: "
+	at := bytes.Index(head, []byte(name))
+	if at < 0 {
+		return 0
+	}
+	value, _, _ := bytes.Cut(head[at+len(name):], []byte("\r\n"))
+	seconds, err := strconv.Atoi(string(value))
+	if err != nil {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// frames serves the WebSocket frames in b. What has not come whole is kept.
+func (l *loop) frames(c *conn, b []byte) error {
+	for len(b) > 0 {
+		op, payload, n, err := cutFrame(b)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			c.rest = append([]byte(nil), b...)
+			return nil
+		}
+		b = b[n:]
+		switch op {
+		case ws.OpText:
+			if err := l.text(c, payload); err != nil {
+				return err
+			}
+		case ws.OpPing:
+			l.sendRaw(c, ws.OpPong, payload)
+		case ws.OpPong:
+		case ws.OpClose:
+			if len(payload) >= 2 {
+				c.code = binary.BigEndian.Uint16(payload)
+			}
+			l.sendRaw(c, ws.OpClose, payload)
+			l.end(c, CauseClosed)
+		default:
+			return errBroken
+		}
+		if c.fd < 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// cutFrame finds the first frame of a server in b; n is its size, 0: not whole.
+// Servers do not mask (RFC 6455 5.1); edges do not fragment.
+func cutFrame(b []byte) (op ws.OpCode, payload []byte, n int, err error) {
+	if len(b) < 2 {
+		return 0, nil, 0, nil
+	}
+	if b[0]&0xf0 != 0x80 || b[1]&0x80 != 0 { // FIN, no extension; not masked
+		return 0, nil, 0, errBroken
+	}
+	size, at := int(b[1]), 2
+	switch size {
+	case 126:
+		if len(b) < 4 {
+			return 0, nil, 0, nil
+		}
+		size, at = int(binary.BigEndian.Uint16(b[2:])), 4
+	case 127:
+		if len(b) < 10 {
+			return 0, nil, 0, nil
+		}
+		long := binary.BigEndian.Uint64(b[2:])
+		if long > wire.MaxFrameBytes {
+			return 0, nil, 0, errBroken
+		}
+		size, at = int(long), 10
+	}
+	if len(b)-at < size {
+		return 0, nil, 0, nil
+	}
+	return ws.OpCode(b[0] & 0xf), b[at : at+size], at + size, nil
+}
+
+// send writes a command.
+func (l *loop) send(c *conn, f *clientv1.ClientFrame) {
+	l.json = wire.AppendClient(l.json[:0], f)
+	l.sendRaw(c, ws.OpText, l.json)
+}
+
+// sendRaw writes a masked frame.
+func (l *loop) sendRaw(c *conn, op ws.OpCode, payload []byte) {
+	b := append(l.scratch[:0], 0x80|byte(op))
+	switch n := len(payload); {
+	case n < 126:
+		b = append(b, 0x80|byte(n))
+	case n <= 0xffff:
+		b = binary.BigEndian.AppendUint16(append(b, 0x80|126), uint16(n))
+	default:
+		b = binary.BigEndian.AppendUint64(append(b, 0x80|127), uint64(n))
+	}
+	var mask [4]byte
+	binary.BigEndian.PutUint32(mask[:], l.rand.Uint32())
+	b = append(b, mask[:]...)
+	at := len(b)
+	b = append(b, payload...)
+	ws.Cipher(b[at:], mask, 0)
+	l.scratch = b
+	l.write(c, b)
+}
+
+// write gives bytes to the socket, and keeps what it does not take.
+func (l *loop) write(c *conn, b []byte) {
+	if len(c.out) > 0 {
+		c.out = append(c.out, b...)
+		return
+	}
+	n, err := unix.Write(c.fd, b)
+	if err != nil && err != unix.EAGAIN {
+		l.end(c, CauseReset)
+		return
+	}
+	if n = max(n, 0); n < len(b) {
+		c.out = append(c.out, b[n:]...)
+	}
+}
+
+// flush writes what was kept.
+func (l *loop) flush(c *conn) {
+	b := c.out
+	c.out = nil
+	l.write(c, b)
+}
