@@ -106,14 +106,19 @@ func connectedFrame(id, ping, pong uint32, entries []*clientv1.SubscriptionEntry
 // command reads the next command; an empty one if the client has gone.
 func (p *peer) command() *clientv1.ClientFrame {
 	for {
-		f, err := ws.ReadFrame(p.frames)
-		if err != nil {
+		h, err := ws.ReadHeader(p.frames)
+		if err != nil || h.Length > wire.MaxClientFrameBytes {
 			return &clientv1.ClientFrame{}
 		}
-		if f.Header.OpCode != ws.OpText {
+		payload := make([]byte, h.Length)
+		if _, err := io.ReadFull(p.frames, payload); err != nil {
+			return &clientv1.ClientFrame{}
+		}
+		if h.OpCode != ws.OpText {
 			continue
 		}
-		out, problem := wire.DecodeClient(ws.UnmaskFrame(f).Payload)
+		ws.Cipher(payload, h.Mask, 0)
+		out, problem := wire.DecodeClient(payload)
 		if problem != nil {
 			return &clientv1.ClientFrame{}
 		}
