@@ -27,7 +27,11 @@ type cli struct {
 	Infra     infraCmd     `cmd:"" help:"Run NATS and etcd in a process of their own, to try separate nodes on one machine."`
 	Gateway   gatewayCmd   `cmd:"" help:"Run an edge (what cmd/gateway runs)."`
 	Router    routerCmd    `cmd:"" help:"Run a router (what cmd/router runs)."`
+	Bench     benchCmd     `cmd:"" help:"Measure an edge on this machine: idle connections and fan-out, beside a bare write loop."`
 	Version   versionCmd   `cmd:"" help:"Print the version."`
+
+	Loadgen loadgenCmd `cmd:"" hidden:"" help:"A load generator, driven by its parent."`
+	Floor   floorCmd   `cmd:"" hidden:"" help:"The least a server can do, driven by its parent."`
 }
 
 // env is what commands get from main.
