@@ -359,15 +359,22 @@ func TestALeavingEdgeSpreadsItsCloses(t *testing.T) {
 	closed := make(chan time.Time, len(clients))
 	for _, c := range clients {
 		go func() { // ends with its connection
+			last := ""
 			for {
-				if _, err := c.line(); err != nil {
-					if e, ok := err.(wsutil.ClosedError); !ok || e.Code != 4001 {
-						t.Errorf("ended with %v", err)
-					}
-					closed <- time.Now()
-					c.conn.Close()
-					return
+				line, err := c.line()
+				if err == nil {
+					last = line
+					continue
 				}
+				if e, ok := err.(wsutil.ClosedError); !ok || e.Code != 4001 {
+					t.Errorf("ended with %v", err)
+				}
+				if !strings.Contains(last, `"code":"unavailable"`) || !strings.Contains(last, `"temporary":true`) || !strings.Contains(last, `"close":4001`) {
+					t.Errorf("before the close came %s", last)
+				}
+				closed <- time.Now()
+				c.conn.Close()
+				return
 			}
 		}()
 	}
