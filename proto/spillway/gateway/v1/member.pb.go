@@ -263,7 +263,27 @@ type LoadFigure struct {
 	Conns         uint64 `protobuf:"varint,7,opt,name=conns,proto3" json:"conns,omitempty"`
 	Subscriptions uint64 `protobuf:"varint,8,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`
 	Channels      uint64 `protobuf:"varint,9,opt,name=channels,proto3" json:"channels,omitempty"`
-	Capacity      uint64 `protobuf:"varint,10,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// Edge: conns that fresh clients may fill (max_conns less margin and what the
+	// process can hold).
+	Capacity uint64 `protobuf:"varint,10,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// Edge: what it could take now, grants taken off.
+	Headroom uint64 `protobuf:"varint,11,opt,name=headroom,proto3" json:"headroom,omitempty"`
+	// Edge: confirmed grants whose clients have not come.
+	Granted uint64 `protobuf:"varint,12,opt,name=granted,proto3" json:"granted,omitempty"`
+	// Edge: rates of its lanes as they are now, the adaptive ceiling applied.
+	MovedPerSecond  float64 `protobuf:"fixed64,13,opt,name=moved_per_second,json=movedPerSecond,proto3" json:"moved_per_second,omitempty"`
+	ResumePerSecond float64 `protobuf:"fixed64,14,opt,name=resume_per_second,json=resumePerSecond,proto3" json:"resume_per_second,omitempty"`
+	FreshPerSecond  float64 `protobuf:"fixed64,15,opt,name=fresh_per_second,json=freshPerSecond,proto3" json:"fresh_per_second,omitempty"`
+	// Edge: conns whose clients can move, and critical ones among all.
+	Movable  uint64 `protobuf:"varint,16,opt,name=movable,proto3" json:"movable,omitempty"`
+	Critical uint64 `protobuf:"varint,17,opt,name=critical,proto3" json:"critical,omitempty"`
+	// Edge: admitted and not yet caught up.
+	CatchingUp uint64 `protobuf:"varint,18,opt,name=catching_up,json=catchingUp,proto3" json:"catching_up,omitempty"`
+	// Edge: whole windows of 200 ms since the last figure (at most 64: what a lost
+	// figure had comes again).
+	Windows []*Window `protobuf:"bytes,19,rep,name=windows,proto3" json:"windows,omitempty"`
+	// Edge: passes given out and not yet due or used.
+	Passes        uint64 `protobuf:"varint,20,opt,name=passes,proto3" json:"passes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,6 +388,225 @@ func (x *LoadFigure) GetCapacity() uint64 {
 	return 0
 }
 
+func (x *LoadFigure) GetHeadroom() uint64 {
+	if x != nil {
+		return x.Headroom
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetGranted() uint64 {
+	if x != nil {
+		return x.Granted
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetMovedPerSecond() float64 {
+	if x != nil {
+		return x.MovedPerSecond
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetResumePerSecond() float64 {
+	if x != nil {
+		return x.ResumePerSecond
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetFreshPerSecond() float64 {
+	if x != nil {
+		return x.FreshPerSecond
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetMovable() uint64 {
+	if x != nil {
+		return x.Movable
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetCritical() uint64 {
+	if x != nil {
+		return x.Critical
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetCatchingUp() uint64 {
+	if x != nil {
+		return x.CatchingUp
+	}
+	return 0
+}
+
+func (x *LoadFigure) GetWindows() []*Window {
+	if x != nil {
+		return x.Windows
+	}
+	return nil
+}
+
+func (x *LoadFigure) GetPasses() uint64 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
+}
+
+// Window is what happened at an edge in 200 ms.
+type Window struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its start, Unix milliseconds, a multiple of 200.
+	StartMs uint64 `protobuf:"varint,1,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	// New conns by lane.
+	Moved   uint32 `protobuf:"varint,2,opt,name=moved,proto3" json:"moved,omitempty"`
+	Resumed uint32 `protobuf:"varint,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	Fresh   uint32 `protobuf:"varint,4,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// Refused past TLS; reset before it.
+	Refused uint32 `protobuf:"varint,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	Reset_  uint32 `protobuf:"varint,6,opt,name=reset,proto3" json:"reset,omitempty"`
+	// Conns that ended: as their client or the network did it; told to move and
+	// gone; closed with 4001; closed for another cause of ours.
+	Lost   uint32 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
+	Left   uint32 `protobuf:"varint,8,opt,name=left,proto3" json:"left,omitempty"`
+	Shut   uint32 `protobuf:"varint,9,opt,name=shut,proto3" json:"shut,omitempty"`
+	Closed uint32 `protobuf:"varint,10,opt,name=closed,proto3" json:"closed,omitempty"`
+	// Conns told to move (`reconnect`).
+	Told uint32 `protobuf:"varint,11,opt,name=told,proto3" json:"told,omitempty"`
+	// Catch-ups finished.
+	CaughtUp uint32 `protobuf:"varint,12,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// Resumes by the edge whose ticket they had (member id), moved ones included.
+	From          map[string]uint32 `protobuf:"bytes,13,rep,name=from,proto3" json:"from,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Window) Reset() {
+	*x = Window{}
+	mi := &file_spillway_gateway_v1_member_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Window) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Window) ProtoMessage() {}
+
+func (x *Window) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_gateway_v1_member_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Window.ProtoReflect.Descriptor instead.
+func (*Window) Descriptor() ([]byte, []int) {
+	return file_spillway_gateway_v1_member_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Window) GetStartMs() uint64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *Window) GetMoved() uint32 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *Window) GetResumed() uint32 {
+	if x != nil {
+		return x.Resumed
+	}
+	return 0
+}
+
+func (x *Window) GetFresh() uint32 {
+	if x != nil {
+		return x.Fresh
+	}
+	return 0
+}
+
+func (x *Window) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Window) GetReset_() uint32 {
+	if x != nil {
+		return x.Reset_
+	}
+	return 0
+}
+
+func (x *Window) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *Window) GetLeft() uint32 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Window) GetShut() uint32 {
+	if x != nil {
+		return x.Shut
+	}
+	return 0
+}
+
+func (x *Window) GetClosed() uint32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *Window) GetTold() uint32 {
+	if x != nil {
+		return x.Told
+	}
+	return 0
+}
+
+func (x *Window) GetCaughtUp() uint32 {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return 0
+}
+
+func (x *Window) GetFrom() map[string]uint32 {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
 var File_spillway_gateway_v1_member_proto protoreflect.FileDescriptor
 
 const file_spillway_gateway_v1_member_proto_rawDesc = "" +
@@ -385,7 +624,7 @@ const file_spillway_gateway_v1_member_proto_rawDesc = "" +
 	"\n" +
 	"started_ms\x18\t \x01(\x04R\tstartedMs\x12 \n" +
 	"\vincarnation\x18\n" +
-	" \x01(\x04R\vincarnation\"\xbd\x02\n" +
+	" \x01(\x04R\vincarnation\"\x99\x05\n" +
 	"\n" +
 	"LoadFigure\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
@@ -398,7 +637,36 @@ const file_spillway_gateway_v1_member_proto_rawDesc = "" +
 	"\rsubscriptions\x18\b \x01(\x04R\rsubscriptions\x12\x1a\n" +
 	"\bchannels\x18\t \x01(\x04R\bchannels\x12\x1a\n" +
 	"\bcapacity\x18\n" +
-	" \x01(\x04R\bcapacity*<\n" +
+	" \x01(\x04R\bcapacity\x12\x1a\n" +
+	"\bheadroom\x18\v \x01(\x04R\bheadroom\x12\x18\n" +
+	"\agranted\x18\f \x01(\x04R\agranted\x12(\n" +
+	"\x10moved_per_second\x18\r \x01(\x01R\x0emovedPerSecond\x12*\n" +
+	"\x11resume_per_second\x18\x0e \x01(\x01R\x0fresumePerSecond\x12(\n" +
+	"\x10fresh_per_second\x18\x0f \x01(\x01R\x0efreshPerSecond\x12\x18\n" +
+	"\amovable\x18\x10 \x01(\x04R\amovable\x12\x1a\n" +
+	"\bcritical\x18\x11 \x01(\x04R\bcritical\x12\x1f\n" +
+	"\vcatching_up\x18\x12 \x01(\x04R\n" +
+	"catchingUp\x125\n" +
+	"\awindows\x18\x13 \x03(\v2\x1b.spillway.gateway.v1.WindowR\awindows\x12\x16\n" +
+	"\x06passes\x18\x14 \x01(\x04R\x06passes\"\x92\x03\n" +
+	"\x06Window\x12\x19\n" +
+	"\bstart_ms\x18\x01 \x01(\x04R\astartMs\x12\x14\n" +
+	"\x05moved\x18\x02 \x01(\rR\x05moved\x12\x18\n" +
+	"\aresumed\x18\x03 \x01(\rR\aresumed\x12\x14\n" +
+	"\x05fresh\x18\x04 \x01(\rR\x05fresh\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\rR\arefused\x12\x14\n" +
+	"\x05reset\x18\x06 \x01(\rR\x05reset\x12\x12\n" +
+	"\x04lost\x18\a \x01(\rR\x04lost\x12\x12\n" +
+	"\x04left\x18\b \x01(\rR\x04left\x12\x12\n" +
+	"\x04shut\x18\t \x01(\rR\x04shut\x12\x16\n" +
+	"\x06closed\x18\n" +
+	" \x01(\rR\x06closed\x12\x12\n" +
+	"\x04told\x18\v \x01(\rR\x04told\x12\x1b\n" +
+	"\tcaught_up\x18\f \x01(\rR\bcaughtUp\x129\n" +
+	"\x04from\x18\r \x03(\v2%.spillway.gateway.v1.Window.FromEntryR\x04from\x1a7\n" +
+	"\tFromEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01*<\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tROLE_EDGE\x10\x01\x12\x0f\n" +
@@ -424,23 +692,27 @@ func file_spillway_gateway_v1_member_proto_rawDescGZIP() []byte {
 }
 
 var file_spillway_gateway_v1_member_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_spillway_gateway_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_spillway_gateway_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_spillway_gateway_v1_member_proto_goTypes = []any{
 	(Role)(0),          // 0: spillway.gateway.v1.Role
 	(State)(0),         // 1: spillway.gateway.v1.State
 	(*Member)(nil),     // 2: spillway.gateway.v1.Member
 	(*LoadFigure)(nil), // 3: spillway.gateway.v1.LoadFigure
+	(*Window)(nil),     // 4: spillway.gateway.v1.Window
+	nil,                // 5: spillway.gateway.v1.Window.FromEntry
 }
 var file_spillway_gateway_v1_member_proto_depIdxs = []int32{
 	0, // 0: spillway.gateway.v1.Member.role:type_name -> spillway.gateway.v1.Role
 	1, // 1: spillway.gateway.v1.Member.state:type_name -> spillway.gateway.v1.State
 	0, // 2: spillway.gateway.v1.LoadFigure.role:type_name -> spillway.gateway.v1.Role
 	1, // 3: spillway.gateway.v1.LoadFigure.state:type_name -> spillway.gateway.v1.State
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	4, // 4: spillway.gateway.v1.LoadFigure.windows:type_name -> spillway.gateway.v1.Window
+	5, // 5: spillway.gateway.v1.Window.from:type_name -> spillway.gateway.v1.Window.FromEntry
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_spillway_gateway_v1_member_proto_init() }
@@ -454,7 +726,7 @@ func file_spillway_gateway_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spillway_gateway_v1_member_proto_rawDesc), len(file_spillway_gateway_v1_member_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

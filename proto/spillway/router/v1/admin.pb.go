@@ -21,6 +21,1928 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type DrainNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// From now to the end of the edge; 0: the edge's own setting.
+	DeadlineMs    uint32 `protobuf:"varint,2,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	DryRun        bool   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainNodeRequest) Reset() {
+	*x = DrainNodeRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainNodeRequest) ProtoMessage() {}
+
+func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
+func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *DrainNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DrainNodeRequest) GetDeadlineMs() uint32 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *DrainNodeRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type DrainNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty in a dry run.
+	Operation string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	// What is known beforehand: conns there, room elsewhere, the rate at which the
+	// others admit moved clients, the time that it takes at least, and a sentence
+	// when it does not fit.
+	Conns         uint64  `protobuf:"varint,2,opt,name=conns,proto3" json:"conns,omitempty"`
+	Headroom      uint64  `protobuf:"varint,3,opt,name=headroom,proto3" json:"headroom,omitempty"`
+	PerSecond     float64 `protobuf:"fixed64,4,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
+	PlannedMs     uint32  `protobuf:"varint,5,opt,name=planned_ms,json=plannedMs,proto3" json:"planned_ms,omitempty"`
+	Message       string  `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainNodeResponse) Reset() {
+	*x = DrainNodeResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainNodeResponse) ProtoMessage() {}
+
+func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
+func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DrainNodeResponse) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *DrainNodeResponse) GetConns() uint64 {
+	if x != nil {
+		return x.Conns
+	}
+	return 0
+}
+
+func (x *DrainNodeResponse) GetHeadroom() uint64 {
+	if x != nil {
+		return x.Headroom
+	}
+	return 0
+}
+
+func (x *DrainNodeResponse) GetPerSecond() float64 {
+	if x != nil {
+		return x.PerSecond
+	}
+	return 0
+}
+
+func (x *DrainNodeResponse) GetPlannedMs() uint32 {
+	if x != nil {
+		return x.PlannedMs
+	}
+	return 0
+}
+
+func (x *DrainNodeResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type UndrainNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainNodeRequest) Reset() {
+	*x = UndrainNodeRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainNodeRequest) ProtoMessage() {}
+
+func (x *UndrainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainNodeRequest.ProtoReflect.Descriptor instead.
+func (*UndrainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *UndrainNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type UndrainNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainNodeResponse) Reset() {
+	*x = UndrainNodeResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainNodeResponse) ProtoMessage() {}
+
+func (x *UndrainNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainNodeResponse.ProtoReflect.Descriptor instead.
+func (*UndrainNodeResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+type EvacuateRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// 0: 60,000.
+	WindowMs uint32 `protobuf:"varint,2,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	DryRun   bool   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Force    bool   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// Take an evacuated region into service again instead.
+	Back bool `protobuf:"varint,5,opt,name=back,proto3" json:"back,omitempty"`
+	// POSTed to at each step: before, quarter, half, done, aborted, returned.
+	HookUrls      []string `protobuf:"bytes,6,rep,name=hook_urls,json=hookUrls,proto3" json:"hook_urls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvacuateRequest) Reset() {
+	*x = EvacuateRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvacuateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvacuateRequest) ProtoMessage() {}
+
+func (x *EvacuateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvacuateRequest.ProtoReflect.Descriptor instead.
+func (*EvacuateRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *EvacuateRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *EvacuateRequest) GetWindowMs() uint32 {
+	if x != nil {
+		return x.WindowMs
+	}
+	return 0
+}
+
+func (x *EvacuateRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *EvacuateRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *EvacuateRequest) GetBack() bool {
+	if x != nil {
+		return x.Back
+	}
+	return false
+}
+
+func (x *EvacuateRequest) GetHookUrls() []string {
+	if x != nil {
+		return x.HookUrls
+	}
+	return nil
+}
+
+type EvacuateResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Operation string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Conns     uint64                 `protobuf:"varint,2,opt,name=conns,proto3" json:"conns,omitempty"`
+	Critical  uint64                 `protobuf:"varint,3,opt,name=critical,proto3" json:"critical,omitempty"`
+	// Room in the other regions, and what of it only critical clients may use.
+	Headroom uint64 `protobuf:"varint,4,opt,name=headroom,proto3" json:"headroom,omitempty"`
+	Reserved uint64 `protobuf:"varint,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// Needed (conns / window) and had.
+	NeededPerSecond float64 `protobuf:"fixed64,6,opt,name=needed_per_second,json=neededPerSecond,proto3" json:"needed_per_second,omitempty"`
+	PerSecond       float64 `protobuf:"fixed64,7,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
+	Fits            bool    `protobuf:"varint,8,opt,name=fits,proto3" json:"fits,omitempty"`
+	Message         string  `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *EvacuateResponse) Reset() {
+	*x = EvacuateResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvacuateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvacuateResponse) ProtoMessage() {}
+
+func (x *EvacuateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvacuateResponse.ProtoReflect.Descriptor instead.
+func (*EvacuateResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *EvacuateResponse) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *EvacuateResponse) GetConns() uint64 {
+	if x != nil {
+		return x.Conns
+	}
+	return 0
+}
+
+func (x *EvacuateResponse) GetCritical() uint64 {
+	if x != nil {
+		return x.Critical
+	}
+	return 0
+}
+
+func (x *EvacuateResponse) GetHeadroom() uint64 {
+	if x != nil {
+		return x.Headroom
+	}
+	return 0
+}
+
+func (x *EvacuateResponse) GetReserved() uint64 {
+	if x != nil {
+		return x.Reserved
+	}
+	return 0
+}
+
+func (x *EvacuateResponse) GetNeededPerSecond() float64 {
+	if x != nil {
+		return x.NeededPerSecond
+	}
+	return 0
+}
+
+func (x *EvacuateResponse) GetPerSecond() float64 {
+	if x != nil {
+		return x.PerSecond
+	}
+	return 0
+}
+
+func (x *EvacuateResponse) GetFits() bool {
+	if x != nil {
+		return x.Fits
+	}
+	return false
+}
+
+func (x *EvacuateResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// Operation is a drain, an evacuation or a rebalance.
+type Operation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "drain", "evacuate", "rebalance".
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// "running", "done", "partly", "aborted", "failed", "held".
+	State      string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Node       string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Region     string `protobuf:"bytes,5,opt,name=region,proto3" json:"region,omitempty"`
+	StartedMs  uint64 `protobuf:"varint,6,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
+	EndedMs    uint64 `protobuf:"varint,7,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	DeadlineMs uint32 `protobuf:"varint,8,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	Cause      string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	Message    string `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
+	// Sums over edges.
+	Total            uint32          `protobuf:"varint,11,opt,name=total,proto3" json:"total,omitempty"`
+	Moved            uint32          `protobuf:"varint,12,opt,name=moved,proto3" json:"moved,omitempty"`
+	Closed           uint32          `protobuf:"varint,13,opt,name=closed,proto3" json:"closed,omitempty"`
+	Stragglers       uint32          `protobuf:"varint,14,opt,name=stragglers,proto3" json:"stragglers,omitempty"`
+	Gone             uint32          `protobuf:"varint,15,opt,name=gone,proto3" json:"gone,omitempty"`
+	Remaining        uint32          `protobuf:"varint,16,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	Told             uint32          `protobuf:"varint,17,opt,name=told,proto3" json:"told,omitempty"`
+	Granted          uint32          `protobuf:"varint,18,opt,name=granted,proto3" json:"granted,omitempty"`
+	Missing          uint32          `protobuf:"varint,19,opt,name=missing,proto3" json:"missing,omitempty"`
+	PlannedMs        uint32          `protobuf:"varint,20,opt,name=planned_ms,json=plannedMs,proto3" json:"planned_ms,omitempty"`
+	GrantedPerSecond float64         `protobuf:"fixed64,21,opt,name=granted_per_second,json=grantedPerSecond,proto3" json:"granted_per_second,omitempty"`
+	Edges            []*EdgeProgress `protobuf:"bytes,22,rep,name=edges,proto3" json:"edges,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Operation) Reset() {
+	*x = Operation{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operation) ProtoMessage() {}
+
+func (x *Operation) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operation.ProtoReflect.Descriptor instead.
+func (*Operation) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Operation) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Operation) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Operation) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Operation) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Operation) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Operation) GetStartedMs() uint64 {
+	if x != nil {
+		return x.StartedMs
+	}
+	return 0
+}
+
+func (x *Operation) GetEndedMs() uint64 {
+	if x != nil {
+		return x.EndedMs
+	}
+	return 0
+}
+
+func (x *Operation) GetDeadlineMs() uint32 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *Operation) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Operation) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Operation) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Operation) GetMoved() uint32 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *Operation) GetClosed() uint32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *Operation) GetStragglers() uint32 {
+	if x != nil {
+		return x.Stragglers
+	}
+	return 0
+}
+
+func (x *Operation) GetGone() uint32 {
+	if x != nil {
+		return x.Gone
+	}
+	return 0
+}
+
+func (x *Operation) GetRemaining() uint32 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *Operation) GetTold() uint32 {
+	if x != nil {
+		return x.Told
+	}
+	return 0
+}
+
+func (x *Operation) GetGranted() uint32 {
+	if x != nil {
+		return x.Granted
+	}
+	return 0
+}
+
+func (x *Operation) GetMissing() uint32 {
+	if x != nil {
+		return x.Missing
+	}
+	return 0
+}
+
+func (x *Operation) GetPlannedMs() uint32 {
+	if x != nil {
+		return x.PlannedMs
+	}
+	return 0
+}
+
+func (x *Operation) GetGrantedPerSecond() float64 {
+	if x != nil {
+		return x.GrantedPerSecond
+	}
+	return 0
+}
+
+func (x *Operation) GetEdges() []*EdgeProgress {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
+type EdgeProgress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Edge          string                 `protobuf:"bytes,1,opt,name=edge,proto3" json:"edge,omitempty"`
+	Total         uint32                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	Moved         uint32                 `protobuf:"varint,3,opt,name=moved,proto3" json:"moved,omitempty"`
+	Closed        uint32                 `protobuf:"varint,4,opt,name=closed,proto3" json:"closed,omitempty"`
+	Stragglers    uint32                 `protobuf:"varint,5,opt,name=stragglers,proto3" json:"stragglers,omitempty"`
+	Gone          uint32                 `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
+	Remaining     uint32                 `protobuf:"varint,7,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	Message       string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	Ended         bool                   `protobuf:"varint,9,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EdgeProgress) Reset() {
+	*x = EdgeProgress{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EdgeProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EdgeProgress) ProtoMessage() {}
+
+func (x *EdgeProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EdgeProgress.ProtoReflect.Descriptor instead.
+func (*EdgeProgress) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *EdgeProgress) GetEdge() string {
+	if x != nil {
+		return x.Edge
+	}
+	return ""
+}
+
+func (x *EdgeProgress) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *EdgeProgress) GetMoved() uint32 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *EdgeProgress) GetClosed() uint32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *EdgeProgress) GetStragglers() uint32 {
+	if x != nil {
+		return x.Stragglers
+	}
+	return 0
+}
+
+func (x *EdgeProgress) GetGone() uint32 {
+	if x != nil {
+		return x.Gone
+	}
+	return 0
+}
+
+func (x *EdgeProgress) GetRemaining() uint32 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *EdgeProgress) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *EdgeProgress) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+type ListOperationsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOperationsRequest) Reset() {
+	*x = ListOperationsRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOperationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOperationsRequest) ProtoMessage() {}
+
+func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
+func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+type ListOperationsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operations    []*Operation           `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOperationsResponse) Reset() {
+	*x = ListOperationsResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOperationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOperationsResponse) ProtoMessage() {}
+
+func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
+func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListOperationsResponse) GetOperations() []*Operation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+type WatchOperationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchOperationRequest) Reset() {
+	*x = WatchOperationRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchOperationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchOperationRequest) ProtoMessage() {}
+
+func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchOperationRequest.ProtoReflect.Descriptor instead.
+func (*WatchOperationRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *WatchOperationRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+type WatchOperationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     *Operation             `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchOperationResponse) Reset() {
+	*x = WatchOperationResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchOperationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchOperationResponse) ProtoMessage() {}
+
+func (x *WatchOperationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchOperationResponse.ProtoReflect.Descriptor instead.
+func (*WatchOperationResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchOperationResponse) GetOperation() *Operation {
+	if x != nil {
+		return x.Operation
+	}
+	return nil
+}
+
+type AbortOperationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortOperationRequest) Reset() {
+	*x = AbortOperationRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortOperationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortOperationRequest) ProtoMessage() {}
+
+func (x *AbortOperationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortOperationRequest.ProtoReflect.Descriptor instead.
+func (*AbortOperationRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AbortOperationRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+type AbortOperationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortOperationResponse) Reset() {
+	*x = AbortOperationResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortOperationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortOperationResponse) ProtoMessage() {}
+
+func (x *AbortOperationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortOperationResponse.ProtoReflect.Descriptor instead.
+func (*AbortOperationResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+// Exactly one of user and session.
+type DisconnectRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	User    string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	Session string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	// 4000 to 4299; 0: 4000 (come back).
+	CloseCode     uint32 `protobuf:"varint,3,opt,name=close_code,json=closeCode,proto3" json:"close_code,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisconnectRequest) Reset() {
+	*x = DisconnectRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisconnectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisconnectRequest) ProtoMessage() {}
+
+func (x *DisconnectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisconnectRequest.ProtoReflect.Descriptor instead.
+func (*DisconnectRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DisconnectRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DisconnectRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *DisconnectRequest) GetCloseCode() uint32 {
+	if x != nil {
+		return x.CloseCode
+	}
+	return 0
+}
+
+func (x *DisconnectRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type DisconnectResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisconnectResponse) Reset() {
+	*x = DisconnectResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisconnectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisconnectResponse) ProtoMessage() {}
+
+func (x *DisconnectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisconnectResponse.ProtoReflect.Descriptor instead.
+func (*DisconnectResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+// user is needed; with token_id only that token, else all issued before
+// issued_before_ms (0: now).
+type RevokeRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	User           string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	TokenId        string                 `protobuf:"bytes,2,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	IssuedBeforeMs uint64                 `protobuf:"varint,3,opt,name=issued_before_ms,json=issuedBeforeMs,proto3" json:"issued_before_ms,omitempty"`
+	Reason         string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RevokeRequest) Reset() {
+	*x = RevokeRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeRequest) ProtoMessage() {}
+
+func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
+func (*RevokeRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RevokeRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetTokenId() string {
+	if x != nil {
+		return x.TokenId
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetIssuedBeforeMs() uint64 {
+	if x != nil {
+		return x.IssuedBeforeMs
+	}
+	return 0
+}
+
+func (x *RevokeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type RevokeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeResponse) Reset() {
+	*x = RevokeResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeResponse) ProtoMessage() {}
+
+func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
+func (*RevokeResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+type GetSettingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSettingsRequest) Reset() {
+	*x = GetSettingsRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSettingsRequest) ProtoMessage() {}
+
+func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSettingsRequest.ProtoReflect.Descriptor instead.
+func (*GetSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+type GetSettingsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Yaml          string                 `protobuf:"bytes,1,opt,name=yaml,proto3" json:"yaml,omitempty"`
+	ChangedMs     uint64                 `protobuf:"varint,2,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSettingsResponse) Reset() {
+	*x = GetSettingsResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSettingsResponse) ProtoMessage() {}
+
+func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSettingsResponse.ProtoReflect.Descriptor instead.
+func (*GetSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetSettingsResponse) GetYaml() string {
+	if x != nil {
+		return x.Yaml
+	}
+	return ""
+}
+
+func (x *GetSettingsResponse) GetChangedMs() uint64 {
+	if x != nil {
+		return x.ChangedMs
+	}
+	return 0
+}
+
+type PutSettingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Yaml          string                 `protobuf:"bytes,1,opt,name=yaml,proto3" json:"yaml,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutSettingsRequest) Reset() {
+	*x = PutSettingsRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutSettingsRequest) ProtoMessage() {}
+
+func (x *PutSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutSettingsRequest.ProtoReflect.Descriptor instead.
+func (*PutSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PutSettingsRequest) GetYaml() string {
+	if x != nil {
+		return x.Yaml
+	}
+	return ""
+}
+
+type PutSettingsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutSettingsResponse) Reset() {
+	*x = PutSettingsResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutSettingsResponse) ProtoMessage() {}
+
+func (x *PutSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutSettingsResponse.ProtoReflect.Descriptor instead.
+func (*PutSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+type ListIncidentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all regions.
+	Region        string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIncidentsRequest) Reset() {
+	*x = ListIncidentsRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIncidentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIncidentsRequest) ProtoMessage() {}
+
+func (x *ListIncidentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIncidentsRequest.ProtoReflect.Descriptor instead.
+func (*ListIncidentsRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListIncidentsRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+type ListIncidentsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Incidents     []*Incident            `protobuf:"bytes,1,rep,name=incidents,proto3" json:"incidents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIncidentsResponse) Reset() {
+	*x = ListIncidentsResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIncidentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIncidentsResponse) ProtoMessage() {}
+
+func (x *ListIncidentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIncidentsResponse.ProtoReflect.Descriptor instead.
+func (*ListIncidentsResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListIncidentsResponse) GetIncidents() []*Incident {
+	if x != nil {
+		return x.Incidents
+	}
+	return nil
+}
+
+// Incident is a time in which a region's rate of new conns was not its usual one.
+type Incident struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Region  string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	StartMs uint64                 `protobuf:"varint,2,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	// 0: it has not settled yet.
+	SettledMs uint64           `protobuf:"varint,3,opt,name=settled_ms,json=settledMs,proto3" json:"settled_ms,omitempty"`
+	Causes    []*IncidentCause `protobuf:"bytes,4,rep,name=causes,proto3" json:"causes,omitempty"`
+	// New conns in the busiest second, and the usual rate.
+	PeakPerSecond  float64 `protobuf:"fixed64,5,opt,name=peak_per_second,json=peakPerSecond,proto3" json:"peak_per_second,omitempty"`
+	UsualPerSecond float64 `protobuf:"fixed64,6,opt,name=usual_per_second,json=usualPerSecond,proto3" json:"usual_per_second,omitempty"`
+	Admitted       uint64  `protobuf:"varint,7,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	Refused        uint64  `protobuf:"varint,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Milliseconds from the start until half, 95 % and 99 % of the arrivals were
+	// there, in windows of 200 ms.
+	P50Ms         uint32 `protobuf:"varint,9,opt,name=p50_ms,json=p50Ms,proto3" json:"p50_ms,omitempty"`
+	P95Ms         uint32 `protobuf:"varint,10,opt,name=p95_ms,json=p95Ms,proto3" json:"p95_ms,omitempty"`
+	P99Ms         uint32 `protobuf:"varint,11,opt,name=p99_ms,json=p99Ms,proto3" json:"p99_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Incident) Reset() {
+	*x = Incident{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Incident) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Incident) ProtoMessage() {}
+
+func (x *Incident) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Incident.ProtoReflect.Descriptor instead.
+func (*Incident) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Incident) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Incident) GetStartMs() uint64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *Incident) GetSettledMs() uint64 {
+	if x != nil {
+		return x.SettledMs
+	}
+	return 0
+}
+
+func (x *Incident) GetCauses() []*IncidentCause {
+	if x != nil {
+		return x.Causes
+	}
+	return nil
+}
+
+func (x *Incident) GetPeakPerSecond() float64 {
+	if x != nil {
+		return x.PeakPerSecond
+	}
+	return 0
+}
+
+func (x *Incident) GetUsualPerSecond() float64 {
+	if x != nil {
+		return x.UsualPerSecond
+	}
+	return 0
+}
+
+func (x *Incident) GetAdmitted() uint64 {
+	if x != nil {
+		return x.Admitted
+	}
+	return 0
+}
+
+func (x *Incident) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Incident) GetP50Ms() uint32 {
+	if x != nil {
+		return x.P50Ms
+	}
+	return 0
+}
+
+func (x *Incident) GetP95Ms() uint32 {
+	if x != nil {
+		return x.P95Ms
+	}
+	return 0
+}
+
+func (x *Incident) GetP99Ms() uint32 {
+	if x != nil {
+		return x.P99Ms
+	}
+	return 0
+}
+
+// IncidentCause is an operation or a lost member in an incident.
+type IncidentCause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "operation", "lost", "unknown".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Operation id, or member id.
+	Id        string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Displaced uint64 `protobuf:"varint,3,opt,name=displaced,proto3" json:"displaced,omitempty"`
+	Back      uint64 `protobuf:"varint,4,opt,name=back,proto3" json:"back,omitempty"`
+	CaughtUp  uint64 `protobuf:"varint,5,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// Known five minutes after the start.
+	NeverBack     uint64 `protobuf:"varint,6,opt,name=never_back,json=neverBack,proto3" json:"never_back,omitempty"`
+	StartMs       uint64 `protobuf:"varint,7,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IncidentCause) Reset() {
+	*x = IncidentCause{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IncidentCause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IncidentCause) ProtoMessage() {}
+
+func (x *IncidentCause) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IncidentCause.ProtoReflect.Descriptor instead.
+func (*IncidentCause) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *IncidentCause) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *IncidentCause) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *IncidentCause) GetDisplaced() uint64 {
+	if x != nil {
+		return x.Displaced
+	}
+	return 0
+}
+
+func (x *IncidentCause) GetBack() uint64 {
+	if x != nil {
+		return x.Back
+	}
+	return 0
+}
+
+func (x *IncidentCause) GetCaughtUp() uint64 {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return 0
+}
+
+func (x *IncidentCause) GetNeverBack() uint64 {
+	if x != nil {
+		return x.NeverBack
+	}
+	return 0
+}
+
+func (x *IncidentCause) GetStartMs() uint64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+type GetArrivalsRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Unix milliseconds; 0: all that is kept.
+	SinceMs       uint64 `protobuf:"varint,2,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetArrivalsRequest) Reset() {
+	*x = GetArrivalsRequest{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetArrivalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetArrivalsRequest) ProtoMessage() {}
+
+func (x *GetArrivalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetArrivalsRequest.ProtoReflect.Descriptor instead.
+func (*GetArrivalsRequest) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetArrivalsRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *GetArrivalsRequest) GetSinceMs() uint64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+type GetArrivalsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Windows       []*ArrivalWindow       `protobuf:"bytes,1,rep,name=windows,proto3" json:"windows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetArrivalsResponse) Reset() {
+	*x = GetArrivalsResponse{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetArrivalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetArrivalsResponse) ProtoMessage() {}
+
+func (x *GetArrivalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetArrivalsResponse.ProtoReflect.Descriptor instead.
+func (*GetArrivalsResponse) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetArrivalsResponse) GetWindows() []*ArrivalWindow {
+	if x != nil {
+		return x.Windows
+	}
+	return nil
+}
+
+// ArrivalWindow sums over the edges of a region.
+type ArrivalWindow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	StartMs       uint64                 `protobuf:"varint,1,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	Moved         uint32                 `protobuf:"varint,2,opt,name=moved,proto3" json:"moved,omitempty"`
+	Resumed       uint32                 `protobuf:"varint,3,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	Fresh         uint32                 `protobuf:"varint,4,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Refused       uint32                 `protobuf:"varint,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	Reset_        uint32                 `protobuf:"varint,6,opt,name=reset,proto3" json:"reset,omitempty"`
+	Lost          uint32                 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
+	Left          uint32                 `protobuf:"varint,8,opt,name=left,proto3" json:"left,omitempty"`
+	Shut          uint32                 `protobuf:"varint,9,opt,name=shut,proto3" json:"shut,omitempty"`
+	Closed        uint32                 `protobuf:"varint,10,opt,name=closed,proto3" json:"closed,omitempty"`
+	Told          uint32                 `protobuf:"varint,11,opt,name=told,proto3" json:"told,omitempty"`
+	CaughtUp      uint32                 `protobuf:"varint,12,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArrivalWindow) Reset() {
+	*x = ArrivalWindow{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArrivalWindow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArrivalWindow) ProtoMessage() {}
+
+func (x *ArrivalWindow) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArrivalWindow.ProtoReflect.Descriptor instead.
+func (*ArrivalWindow) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ArrivalWindow) GetStartMs() uint64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetMoved() uint32 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetResumed() uint32 {
+	if x != nil {
+		return x.Resumed
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetFresh() uint32 {
+	if x != nil {
+		return x.Fresh
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetReset_() uint32 {
+	if x != nil {
+		return x.Reset_
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetLeft() uint32 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetShut() uint32 {
+	if x != nil {
+		return x.Shut
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetClosed() uint32 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetTold() uint32 {
+	if x != nil {
+		return x.Told
+	}
+	return 0
+}
+
+func (x *ArrivalWindow) GetCaughtUp() uint32 {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return 0
+}
+
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -29,7 +1951,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[0]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -41,7 +1963,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[0]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -54,7 +1976,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 type ListNodesResponse struct {
@@ -66,7 +1988,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[1]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -78,7 +2000,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[1]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -91,7 +2013,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -129,7 +2051,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[2]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -141,7 +2063,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[2]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -154,7 +2076,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Node) GetId() string {
@@ -252,7 +2174,162 @@ var File_spillway_router_v1_admin_proto protoreflect.FileDescriptor
 
 const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1espillway/router/v1/admin.proto\x12\x12spillway.router.v1\"\x12\n" +
+	"\x1espillway/router/v1/admin.proto\x12\x12spillway.router.v1\"`\n" +
+	"\x10DrainNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1f\n" +
+	"\vdeadline_ms\x18\x02 \x01(\rR\n" +
+	"deadlineMs\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xbb\x01\n" +
+	"\x11DrainNodeResponse\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x14\n" +
+	"\x05conns\x18\x02 \x01(\x04R\x05conns\x12\x1a\n" +
+	"\bheadroom\x18\x03 \x01(\x04R\bheadroom\x12\x1d\n" +
+	"\n" +
+	"per_second\x18\x04 \x01(\x01R\tperSecond\x12\x1d\n" +
+	"\n" +
+	"planned_ms\x18\x05 \x01(\rR\tplannedMs\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"(\n" +
+	"\x12UndrainNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\x15\n" +
+	"\x13UndrainNodeResponse\"\xa6\x01\n" +
+	"\x0fEvacuateRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1b\n" +
+	"\twindow_ms\x18\x02 \x01(\rR\bwindowMs\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12\x12\n" +
+	"\x04back\x18\x05 \x01(\bR\x04back\x12\x1b\n" +
+	"\thook_urls\x18\x06 \x03(\tR\bhookUrls\"\x93\x02\n" +
+	"\x10EvacuateResponse\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x14\n" +
+	"\x05conns\x18\x02 \x01(\x04R\x05conns\x12\x1a\n" +
+	"\bcritical\x18\x03 \x01(\x04R\bcritical\x12\x1a\n" +
+	"\bheadroom\x18\x04 \x01(\x04R\bheadroom\x12\x1a\n" +
+	"\breserved\x18\x05 \x01(\x04R\breserved\x12*\n" +
+	"\x11needed_per_second\x18\x06 \x01(\x01R\x0fneededPerSecond\x12\x1d\n" +
+	"\n" +
+	"per_second\x18\a \x01(\x01R\tperSecond\x12\x12\n" +
+	"\x04fits\x18\b \x01(\bR\x04fits\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"\xdf\x04\n" +
+	"\tOperation\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x16\n" +
+	"\x06region\x18\x05 \x01(\tR\x06region\x12\x1d\n" +
+	"\n" +
+	"started_ms\x18\x06 \x01(\x04R\tstartedMs\x12\x19\n" +
+	"\bended_ms\x18\a \x01(\x04R\aendedMs\x12\x1f\n" +
+	"\vdeadline_ms\x18\b \x01(\rR\n" +
+	"deadlineMs\x12\x14\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x18\n" +
+	"\amessage\x18\n" +
+	" \x01(\tR\amessage\x12\x14\n" +
+	"\x05total\x18\v \x01(\rR\x05total\x12\x14\n" +
+	"\x05moved\x18\f \x01(\rR\x05moved\x12\x16\n" +
+	"\x06closed\x18\r \x01(\rR\x06closed\x12\x1e\n" +
+	"\n" +
+	"stragglers\x18\x0e \x01(\rR\n" +
+	"stragglers\x12\x12\n" +
+	"\x04gone\x18\x0f \x01(\rR\x04gone\x12\x1c\n" +
+	"\tremaining\x18\x10 \x01(\rR\tremaining\x12\x12\n" +
+	"\x04told\x18\x11 \x01(\rR\x04told\x12\x18\n" +
+	"\agranted\x18\x12 \x01(\rR\agranted\x12\x18\n" +
+	"\amissing\x18\x13 \x01(\rR\amissing\x12\x1d\n" +
+	"\n" +
+	"planned_ms\x18\x14 \x01(\rR\tplannedMs\x12,\n" +
+	"\x12granted_per_second\x18\x15 \x01(\x01R\x10grantedPerSecond\x126\n" +
+	"\x05edges\x18\x16 \x03(\v2 .spillway.router.v1.EdgeProgressR\x05edges\"\xe8\x01\n" +
+	"\fEdgeProgress\x12\x12\n" +
+	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\rR\x05total\x12\x14\n" +
+	"\x05moved\x18\x03 \x01(\rR\x05moved\x12\x16\n" +
+	"\x06closed\x18\x04 \x01(\rR\x06closed\x12\x1e\n" +
+	"\n" +
+	"stragglers\x18\x05 \x01(\rR\n" +
+	"stragglers\x12\x12\n" +
+	"\x04gone\x18\x06 \x01(\rR\x04gone\x12\x1c\n" +
+	"\tremaining\x18\a \x01(\rR\tremaining\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x12\x14\n" +
+	"\x05ended\x18\t \x01(\bR\x05ended\"\x17\n" +
+	"\x15ListOperationsRequest\"W\n" +
+	"\x16ListOperationsResponse\x12=\n" +
+	"\n" +
+	"operations\x18\x01 \x03(\v2\x1d.spillway.router.v1.OperationR\n" +
+	"operations\"5\n" +
+	"\x15WatchOperationRequest\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\"U\n" +
+	"\x16WatchOperationResponse\x12;\n" +
+	"\toperation\x18\x01 \x01(\v2\x1d.spillway.router.v1.OperationR\toperation\"5\n" +
+	"\x15AbortOperationRequest\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\"\x18\n" +
+	"\x16AbortOperationResponse\"x\n" +
+	"\x11DisconnectRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x1d\n" +
+	"\n" +
+	"close_code\x18\x03 \x01(\rR\tcloseCode\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x14\n" +
+	"\x12DisconnectResponse\"\x80\x01\n" +
+	"\rRevokeRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x19\n" +
+	"\btoken_id\x18\x02 \x01(\tR\atokenId\x12(\n" +
+	"\x10issued_before_ms\x18\x03 \x01(\x04R\x0eissuedBeforeMs\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x10\n" +
+	"\x0eRevokeResponse\"\x14\n" +
+	"\x12GetSettingsRequest\"H\n" +
+	"\x13GetSettingsResponse\x12\x12\n" +
+	"\x04yaml\x18\x01 \x01(\tR\x04yaml\x12\x1d\n" +
+	"\n" +
+	"changed_ms\x18\x02 \x01(\x04R\tchangedMs\"(\n" +
+	"\x12PutSettingsRequest\x12\x12\n" +
+	"\x04yaml\x18\x01 \x01(\tR\x04yaml\"\x15\n" +
+	"\x13PutSettingsResponse\".\n" +
+	"\x14ListIncidentsRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\"S\n" +
+	"\x15ListIncidentsResponse\x12:\n" +
+	"\tincidents\x18\x01 \x03(\v2\x1c.spillway.router.v1.IncidentR\tincidents\"\xe4\x02\n" +
+	"\bIncident\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x19\n" +
+	"\bstart_ms\x18\x02 \x01(\x04R\astartMs\x12\x1d\n" +
+	"\n" +
+	"settled_ms\x18\x03 \x01(\x04R\tsettledMs\x129\n" +
+	"\x06causes\x18\x04 \x03(\v2!.spillway.router.v1.IncidentCauseR\x06causes\x12&\n" +
+	"\x0fpeak_per_second\x18\x05 \x01(\x01R\rpeakPerSecond\x12(\n" +
+	"\x10usual_per_second\x18\x06 \x01(\x01R\x0eusualPerSecond\x12\x1a\n" +
+	"\badmitted\x18\a \x01(\x04R\badmitted\x12\x18\n" +
+	"\arefused\x18\b \x01(\x04R\arefused\x12\x15\n" +
+	"\x06p50_ms\x18\t \x01(\rR\x05p50Ms\x12\x15\n" +
+	"\x06p95_ms\x18\n" +
+	" \x01(\rR\x05p95Ms\x12\x15\n" +
+	"\x06p99_ms\x18\v \x01(\rR\x05p99Ms\"\xbc\x01\n" +
+	"\rIncidentCause\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1c\n" +
+	"\tdisplaced\x18\x03 \x01(\x04R\tdisplaced\x12\x12\n" +
+	"\x04back\x18\x04 \x01(\x04R\x04back\x12\x1b\n" +
+	"\tcaught_up\x18\x05 \x01(\x04R\bcaughtUp\x12\x1d\n" +
+	"\n" +
+	"never_back\x18\x06 \x01(\x04R\tneverBack\x12\x19\n" +
+	"\bstart_ms\x18\a \x01(\x04R\astartMs\"G\n" +
+	"\x12GetArrivalsRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x19\n" +
+	"\bsince_ms\x18\x02 \x01(\x04R\asinceMs\"R\n" +
+	"\x13GetArrivalsResponse\x12;\n" +
+	"\awindows\x18\x01 \x03(\v2!.spillway.router.v1.ArrivalWindowR\awindows\"\xa5\x02\n" +
+	"\rArrivalWindow\x12\x19\n" +
+	"\bstart_ms\x18\x01 \x01(\x04R\astartMs\x12\x14\n" +
+	"\x05moved\x18\x02 \x01(\rR\x05moved\x12\x18\n" +
+	"\aresumed\x18\x03 \x01(\rR\aresumed\x12\x14\n" +
+	"\x05fresh\x18\x04 \x01(\rR\x05fresh\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\rR\arefused\x12\x14\n" +
+	"\x05reset\x18\x06 \x01(\rR\x05reset\x12\x12\n" +
+	"\x04lost\x18\a \x01(\rR\x04lost\x12\x12\n" +
+	"\x04left\x18\b \x01(\rR\x04left\x12\x12\n" +
+	"\x04shut\x18\t \x01(\rR\x04shut\x12\x16\n" +
+	"\x06closed\x18\n" +
+	" \x01(\rR\x06closed\x12\x12\n" +
+	"\x04told\x18\v \x01(\rR\x04told\x12\x1b\n" +
+	"\tcaught_up\x18\f \x01(\rR\bcaughtUp\"\x12\n" +
 	"\x10ListNodesRequest\"C\n" +
 	"\x11ListNodesResponse\x12.\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x18.spillway.router.v1.NodeR\x05nodes\"\xd9\x02\n" +
@@ -272,9 +2349,22 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"\x05up_ms\x18\f \x01(\x04R\x04upMs\x12 \n" +
 	"\tsilent_ms\x18\r \x01(\x04H\x00R\bsilentMs\x88\x01\x01B\f\n" +
 	"\n" +
-	"_silent_ms2h\n" +
+	"_silent_ms2\xea\t\n" +
 	"\fAdminService\x12X\n" +
-	"\tListNodes\x12$.spillway.router.v1.ListNodesRequest\x1a%.spillway.router.v1.ListNodesResponseBCZAgithub.com/spillway-io/spillway/proto/spillway/router/v1;routerv1b\x06proto3"
+	"\tListNodes\x12$.spillway.router.v1.ListNodesRequest\x1a%.spillway.router.v1.ListNodesResponse\x12X\n" +
+	"\tDrainNode\x12$.spillway.router.v1.DrainNodeRequest\x1a%.spillway.router.v1.DrainNodeResponse\x12^\n" +
+	"\vUndrainNode\x12&.spillway.router.v1.UndrainNodeRequest\x1a'.spillway.router.v1.UndrainNodeResponse\x12U\n" +
+	"\bEvacuate\x12#.spillway.router.v1.EvacuateRequest\x1a$.spillway.router.v1.EvacuateResponse\x12g\n" +
+	"\x0eListOperations\x12).spillway.router.v1.ListOperationsRequest\x1a*.spillway.router.v1.ListOperationsResponse\x12i\n" +
+	"\x0eWatchOperation\x12).spillway.router.v1.WatchOperationRequest\x1a*.spillway.router.v1.WatchOperationResponse0\x01\x12g\n" +
+	"\x0eAbortOperation\x12).spillway.router.v1.AbortOperationRequest\x1a*.spillway.router.v1.AbortOperationResponse\x12[\n" +
+	"\n" +
+	"Disconnect\x12%.spillway.router.v1.DisconnectRequest\x1a&.spillway.router.v1.DisconnectResponse\x12O\n" +
+	"\x06Revoke\x12!.spillway.router.v1.RevokeRequest\x1a\".spillway.router.v1.RevokeResponse\x12^\n" +
+	"\vGetSettings\x12&.spillway.router.v1.GetSettingsRequest\x1a'.spillway.router.v1.GetSettingsResponse\x12^\n" +
+	"\vPutSettings\x12&.spillway.router.v1.PutSettingsRequest\x1a'.spillway.router.v1.PutSettingsResponse\x12d\n" +
+	"\rListIncidents\x12(.spillway.router.v1.ListIncidentsRequest\x1a).spillway.router.v1.ListIncidentsResponse\x12^\n" +
+	"\vGetArrivals\x12&.spillway.router.v1.GetArrivalsRequest\x1a'.spillway.router.v1.GetArrivalsResponseBCZAgithub.com/spillway-io/spillway/proto/spillway/router/v1;routerv1b\x06proto3"
 
 var (
 	file_spillway_router_v1_admin_proto_rawDescOnce sync.Once
@@ -288,21 +2378,80 @@ func file_spillway_router_v1_admin_proto_rawDescGZIP() []byte {
 	return file_spillway_router_v1_admin_proto_rawDescData
 }
 
-var file_spillway_router_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_spillway_router_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_spillway_router_v1_admin_proto_goTypes = []any{
-	(*ListNodesRequest)(nil),  // 0: spillway.router.v1.ListNodesRequest
-	(*ListNodesResponse)(nil), // 1: spillway.router.v1.ListNodesResponse
-	(*Node)(nil),              // 2: spillway.router.v1.Node
+	(*DrainNodeRequest)(nil),       // 0: spillway.router.v1.DrainNodeRequest
+	(*DrainNodeResponse)(nil),      // 1: spillway.router.v1.DrainNodeResponse
+	(*UndrainNodeRequest)(nil),     // 2: spillway.router.v1.UndrainNodeRequest
+	(*UndrainNodeResponse)(nil),    // 3: spillway.router.v1.UndrainNodeResponse
+	(*EvacuateRequest)(nil),        // 4: spillway.router.v1.EvacuateRequest
+	(*EvacuateResponse)(nil),       // 5: spillway.router.v1.EvacuateResponse
+	(*Operation)(nil),              // 6: spillway.router.v1.Operation
+	(*EdgeProgress)(nil),           // 7: spillway.router.v1.EdgeProgress
+	(*ListOperationsRequest)(nil),  // 8: spillway.router.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil), // 9: spillway.router.v1.ListOperationsResponse
+	(*WatchOperationRequest)(nil),  // 10: spillway.router.v1.WatchOperationRequest
+	(*WatchOperationResponse)(nil), // 11: spillway.router.v1.WatchOperationResponse
+	(*AbortOperationRequest)(nil),  // 12: spillway.router.v1.AbortOperationRequest
+	(*AbortOperationResponse)(nil), // 13: spillway.router.v1.AbortOperationResponse
+	(*DisconnectRequest)(nil),      // 14: spillway.router.v1.DisconnectRequest
+	(*DisconnectResponse)(nil),     // 15: spillway.router.v1.DisconnectResponse
+	(*RevokeRequest)(nil),          // 16: spillway.router.v1.RevokeRequest
+	(*RevokeResponse)(nil),         // 17: spillway.router.v1.RevokeResponse
+	(*GetSettingsRequest)(nil),     // 18: spillway.router.v1.GetSettingsRequest
+	(*GetSettingsResponse)(nil),    // 19: spillway.router.v1.GetSettingsResponse
+	(*PutSettingsRequest)(nil),     // 20: spillway.router.v1.PutSettingsRequest
+	(*PutSettingsResponse)(nil),    // 21: spillway.router.v1.PutSettingsResponse
+	(*ListIncidentsRequest)(nil),   // 22: spillway.router.v1.ListIncidentsRequest
+	(*ListIncidentsResponse)(nil),  // 23: spillway.router.v1.ListIncidentsResponse
+	(*Incident)(nil),               // 24: spillway.router.v1.Incident
+	(*IncidentCause)(nil),          // 25: spillway.router.v1.IncidentCause
+	(*GetArrivalsRequest)(nil),     // 26: spillway.router.v1.GetArrivalsRequest
+	(*GetArrivalsResponse)(nil),    // 27: spillway.router.v1.GetArrivalsResponse
+	(*ArrivalWindow)(nil),          // 28: spillway.router.v1.ArrivalWindow
+	(*ListNodesRequest)(nil),       // 29: spillway.router.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),      // 30: spillway.router.v1.ListNodesResponse
+	(*Node)(nil),                   // 31: spillway.router.v1.Node
 }
 var file_spillway_router_v1_admin_proto_depIdxs = []int32{
-	2, // 0: spillway.router.v1.ListNodesResponse.nodes:type_name -> spillway.router.v1.Node
-	0, // 1: spillway.router.v1.AdminService.ListNodes:input_type -> spillway.router.v1.ListNodesRequest
-	1, // 2: spillway.router.v1.AdminService.ListNodes:output_type -> spillway.router.v1.ListNodesResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	7,  // 0: spillway.router.v1.Operation.edges:type_name -> spillway.router.v1.EdgeProgress
+	6,  // 1: spillway.router.v1.ListOperationsResponse.operations:type_name -> spillway.router.v1.Operation
+	6,  // 2: spillway.router.v1.WatchOperationResponse.operation:type_name -> spillway.router.v1.Operation
+	24, // 3: spillway.router.v1.ListIncidentsResponse.incidents:type_name -> spillway.router.v1.Incident
+	25, // 4: spillway.router.v1.Incident.causes:type_name -> spillway.router.v1.IncidentCause
+	28, // 5: spillway.router.v1.GetArrivalsResponse.windows:type_name -> spillway.router.v1.ArrivalWindow
+	31, // 6: spillway.router.v1.ListNodesResponse.nodes:type_name -> spillway.router.v1.Node
+	29, // 7: spillway.router.v1.AdminService.ListNodes:input_type -> spillway.router.v1.ListNodesRequest
+	0,  // 8: spillway.router.v1.AdminService.DrainNode:input_type -> spillway.router.v1.DrainNodeRequest
+	2,  // 9: spillway.router.v1.AdminService.UndrainNode:input_type -> spillway.router.v1.UndrainNodeRequest
+	4,  // 10: spillway.router.v1.AdminService.Evacuate:input_type -> spillway.router.v1.EvacuateRequest
+	8,  // 11: spillway.router.v1.AdminService.ListOperations:input_type -> spillway.router.v1.ListOperationsRequest
+	10, // 12: spillway.router.v1.AdminService.WatchOperation:input_type -> spillway.router.v1.WatchOperationRequest
+	12, // 13: spillway.router.v1.AdminService.AbortOperation:input_type -> spillway.router.v1.AbortOperationRequest
+	14, // 14: spillway.router.v1.AdminService.Disconnect:input_type -> spillway.router.v1.DisconnectRequest
+	16, // 15: spillway.router.v1.AdminService.Revoke:input_type -> spillway.router.v1.RevokeRequest
+	18, // 16: spillway.router.v1.AdminService.GetSettings:input_type -> spillway.router.v1.GetSettingsRequest
+	20, // 17: spillway.router.v1.AdminService.PutSettings:input_type -> spillway.router.v1.PutSettingsRequest
+	22, // 18: spillway.router.v1.AdminService.ListIncidents:input_type -> spillway.router.v1.ListIncidentsRequest
+	26, // 19: spillway.router.v1.AdminService.GetArrivals:input_type -> spillway.router.v1.GetArrivalsRequest
+	30, // 20: spillway.router.v1.AdminService.ListNodes:output_type -> spillway.router.v1.ListNodesResponse
+	1,  // 21: spillway.router.v1.AdminService.DrainNode:output_type -> spillway.router.v1.DrainNodeResponse
+	3,  // 22: spillway.router.v1.AdminService.UndrainNode:output_type -> spillway.router.v1.UndrainNodeResponse
+	5,  // 23: spillway.router.v1.AdminService.Evacuate:output_type -> spillway.router.v1.EvacuateResponse
+	9,  // 24: spillway.router.v1.AdminService.ListOperations:output_type -> spillway.router.v1.ListOperationsResponse
+	11, // 25: spillway.router.v1.AdminService.WatchOperation:output_type -> spillway.router.v1.WatchOperationResponse
+	13, // 26: spillway.router.v1.AdminService.AbortOperation:output_type -> spillway.router.v1.AbortOperationResponse
+	15, // 27: spillway.router.v1.AdminService.Disconnect:output_type -> spillway.router.v1.DisconnectResponse
+	17, // 28: spillway.router.v1.AdminService.Revoke:output_type -> spillway.router.v1.RevokeResponse
+	19, // 29: spillway.router.v1.AdminService.GetSettings:output_type -> spillway.router.v1.GetSettingsResponse
+	21, // 30: spillway.router.v1.AdminService.PutSettings:output_type -> spillway.router.v1.PutSettingsResponse
+	23, // 31: spillway.router.v1.AdminService.ListIncidents:output_type -> spillway.router.v1.ListIncidentsResponse
+	27, // 32: spillway.router.v1.AdminService.GetArrivals:output_type -> spillway.router.v1.GetArrivalsResponse
+	20, // [20:33] is the sub-list for method output_type
+	7,  // [7:20] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_spillway_router_v1_admin_proto_init() }
@@ -310,14 +2459,14 @@ func file_spillway_router_v1_admin_proto_init() {
 	if File_spillway_router_v1_admin_proto != nil {
 		return
 	}
-	file_spillway_router_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_spillway_router_v1_admin_proto_msgTypes[31].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spillway_router_v1_admin_proto_rawDesc), len(file_spillway_router_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,7 +19,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_ListNodes_FullMethodName = "/spillway.router.v1.AdminService/ListNodes"
+	AdminService_ListNodes_FullMethodName      = "/spillway.router.v1.AdminService/ListNodes"
+	AdminService_DrainNode_FullMethodName      = "/spillway.router.v1.AdminService/DrainNode"
+	AdminService_UndrainNode_FullMethodName    = "/spillway.router.v1.AdminService/UndrainNode"
+	AdminService_Evacuate_FullMethodName       = "/spillway.router.v1.AdminService/Evacuate"
+	AdminService_ListOperations_FullMethodName = "/spillway.router.v1.AdminService/ListOperations"
+	AdminService_WatchOperation_FullMethodName = "/spillway.router.v1.AdminService/WatchOperation"
+	AdminService_AbortOperation_FullMethodName = "/spillway.router.v1.AdminService/AbortOperation"
+	AdminService_Disconnect_FullMethodName     = "/spillway.router.v1.AdminService/Disconnect"
+	AdminService_Revoke_FullMethodName         = "/spillway.router.v1.AdminService/Revoke"
+	AdminService_GetSettings_FullMethodName    = "/spillway.router.v1.AdminService/GetSettings"
+	AdminService_PutSettings_FullMethodName    = "/spillway.router.v1.AdminService/PutSettings"
+	AdminService_ListIncidents_FullMethodName  = "/spillway.router.v1.AdminService/ListIncidents"
+	AdminService_GetArrivals_FullMethodName    = "/spillway.router.v1.AdminService/GetArrivals"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -30,6 +42,40 @@ const (
 type AdminServiceClient interface {
 	// ListNodes returns the members of the cluster as this router sees them.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
+	// DrainNode starts the leaving of one edge, or says what it would do (dry_run).
+	// It returns at once; the operation goes on without this call or this router.
+	// FAILED_PRECONDITION: it is leaving already.
+	DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*DrainNodeResponse, error)
+	// UndrainNode aborts the drain of an edge: it serves again.
+	UndrainNode(ctx context.Context, in *UndrainNodeRequest, opts ...grpc.CallOption) (*UndrainNodeResponse, error)
+	// Evacuate empties a region into the others, or returns it (back).
+	// FAILED_PRECONDITION with the numbers: there is no room for it, unless forced.
+	Evacuate(ctx context.Context, in *EvacuateRequest, opts ...grpc.CallOption) (*EvacuateResponse, error)
+	// ListOperations returns running operations and those that ended in the last day,
+	// the newest first.
+	ListOperations(ctx context.Context, in *ListOperationsRequest, opts ...grpc.CallOption) (*ListOperationsResponse, error)
+	// WatchOperation sends an operation whenever it or its figures changed, once a
+	// second at most, until it has ended.
+	WatchOperation(ctx context.Context, in *WatchOperationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOperationResponse], error)
+	// AbortOperation stops a running operation; clients already told to move still
+	// do.
+	AbortOperation(ctx context.Context, in *AbortOperationRequest, opts ...grpc.CallOption) (*AbortOperationResponse, error)
+	// Disconnect closes the live connections of a user or of a session. Their
+	// credentials stay good.
+	Disconnect(ctx context.Context, in *DisconnectRequest, opts ...grpc.CallOption) (*DisconnectResponse, error)
+	// Revoke makes tokens of a user bad from now on, with the tickets made from
+	// them, and closes their live connections.
+	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
+	// GetSettings returns the hot settings that stand above the files of all edges.
+	GetSettings(ctx context.Context, in *GetSettingsRequest, opts ...grpc.CallOption) (*GetSettingsResponse, error)
+	// PutSettings replaces them; empty: none. INVALID_ARGUMENT names what is wrong,
+	// and nothing changes.
+	PutSettings(ctx context.Context, in *PutSettingsRequest, opts ...grpc.CallOption) (*PutSettingsResponse, error)
+	// ListIncidents returns the settle times of the last incidents, newest first.
+	ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error)
+	// GetArrivals returns what happened at the edges in windows of 200 ms, as far
+	// back as it is kept (ten minutes).
+	GetArrivals(ctx context.Context, in *GetArrivalsRequest, opts ...grpc.CallOption) (*GetArrivalsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -50,6 +96,135 @@ func (c *adminServiceClient) ListNodes(ctx context.Context, in *ListNodesRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) DrainNode(ctx context.Context, in *DrainNodeRequest, opts ...grpc.CallOption) (*DrainNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainNodeResponse)
+	err := c.cc.Invoke(ctx, AdminService_DrainNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) UndrainNode(ctx context.Context, in *UndrainNodeRequest, opts ...grpc.CallOption) (*UndrainNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainNodeResponse)
+	err := c.cc.Invoke(ctx, AdminService_UndrainNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Evacuate(ctx context.Context, in *EvacuateRequest, opts ...grpc.CallOption) (*EvacuateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EvacuateResponse)
+	err := c.cc.Invoke(ctx, AdminService_Evacuate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListOperations(ctx context.Context, in *ListOperationsRequest, opts ...grpc.CallOption) (*ListOperationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOperationsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListOperations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) WatchOperation(ctx context.Context, in *WatchOperationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOperationResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_WatchOperation_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchOperationRequest, WatchOperationResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchOperationClient = grpc.ServerStreamingClient[WatchOperationResponse]
+
+func (c *adminServiceClient) AbortOperation(ctx context.Context, in *AbortOperationRequest, opts ...grpc.CallOption) (*AbortOperationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortOperationResponse)
+	err := c.cc.Invoke(ctx, AdminService_AbortOperation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Disconnect(ctx context.Context, in *DisconnectRequest, opts ...grpc.CallOption) (*DisconnectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DisconnectResponse)
+	err := c.cc.Invoke(ctx, AdminService_Disconnect_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeResponse)
+	err := c.cc.Invoke(ctx, AdminService_Revoke_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetSettings(ctx context.Context, in *GetSettingsRequest, opts ...grpc.CallOption) (*GetSettingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSettingsResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetSettings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) PutSettings(ctx context.Context, in *PutSettingsRequest, opts ...grpc.CallOption) (*PutSettingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PutSettingsResponse)
+	err := c.cc.Invoke(ctx, AdminService_PutSettings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListIncidentsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListIncidents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetArrivals(ctx context.Context, in *GetArrivalsRequest, opts ...grpc.CallOption) (*GetArrivalsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetArrivalsResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetArrivals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -58,6 +233,40 @@ func (c *adminServiceClient) ListNodes(ctx context.Context, in *ListNodesRequest
 type AdminServiceServer interface {
 	// ListNodes returns the members of the cluster as this router sees them.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
+	// DrainNode starts the leaving of one edge, or says what it would do (dry_run).
+	// It returns at once; the operation goes on without this call or this router.
+	// FAILED_PRECONDITION: it is leaving already.
+	DrainNode(context.Context, *DrainNodeRequest) (*DrainNodeResponse, error)
+	// UndrainNode aborts the drain of an edge: it serves again.
+	UndrainNode(context.Context, *UndrainNodeRequest) (*UndrainNodeResponse, error)
+	// Evacuate empties a region into the others, or returns it (back).
+	// FAILED_PRECONDITION with the numbers: there is no room for it, unless forced.
+	Evacuate(context.Context, *EvacuateRequest) (*EvacuateResponse, error)
+	// ListOperations returns running operations and those that ended in the last day,
+	// the newest first.
+	ListOperations(context.Context, *ListOperationsRequest) (*ListOperationsResponse, error)
+	// WatchOperation sends an operation whenever it or its figures changed, once a
+	// second at most, until it has ended.
+	WatchOperation(*WatchOperationRequest, grpc.ServerStreamingServer[WatchOperationResponse]) error
+	// AbortOperation stops a running operation; clients already told to move still
+	// do.
+	AbortOperation(context.Context, *AbortOperationRequest) (*AbortOperationResponse, error)
+	// Disconnect closes the live connections of a user or of a session. Their
+	// credentials stay good.
+	Disconnect(context.Context, *DisconnectRequest) (*DisconnectResponse, error)
+	// Revoke makes tokens of a user bad from now on, with the tickets made from
+	// them, and closes their live connections.
+	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// GetSettings returns the hot settings that stand above the files of all edges.
+	GetSettings(context.Context, *GetSettingsRequest) (*GetSettingsResponse, error)
+	// PutSettings replaces them; empty: none. INVALID_ARGUMENT names what is wrong,
+	// and nothing changes.
+	PutSettings(context.Context, *PutSettingsRequest) (*PutSettingsResponse, error)
+	// ListIncidents returns the settle times of the last incidents, newest first.
+	ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error)
+	// GetArrivals returns what happened at the edges in windows of 200 ms, as far
+	// back as it is kept (ten minutes).
+	GetArrivals(context.Context, *GetArrivalsRequest) (*GetArrivalsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -70,6 +279,42 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNodes not implemented")
+}
+func (UnimplementedAdminServiceServer) DrainNode(context.Context, *DrainNodeRequest) (*DrainNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainNode not implemented")
+}
+func (UnimplementedAdminServiceServer) UndrainNode(context.Context, *UndrainNodeRequest) (*UndrainNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UndrainNode not implemented")
+}
+func (UnimplementedAdminServiceServer) Evacuate(context.Context, *EvacuateRequest) (*EvacuateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Evacuate not implemented")
+}
+func (UnimplementedAdminServiceServer) ListOperations(context.Context, *ListOperationsRequest) (*ListOperationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOperations not implemented")
+}
+func (UnimplementedAdminServiceServer) WatchOperation(*WatchOperationRequest, grpc.ServerStreamingServer[WatchOperationResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchOperation not implemented")
+}
+func (UnimplementedAdminServiceServer) AbortOperation(context.Context, *AbortOperationRequest) (*AbortOperationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AbortOperation not implemented")
+}
+func (UnimplementedAdminServiceServer) Disconnect(context.Context, *DisconnectRequest) (*DisconnectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Disconnect not implemented")
+}
+func (UnimplementedAdminServiceServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedAdminServiceServer) GetSettings(context.Context, *GetSettingsRequest) (*GetSettingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSettings not implemented")
+}
+func (UnimplementedAdminServiceServer) PutSettings(context.Context, *PutSettingsRequest) (*PutSettingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PutSettings not implemented")
+}
+func (UnimplementedAdminServiceServer) ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIncidents not implemented")
+}
+func (UnimplementedAdminServiceServer) GetArrivals(context.Context, *GetArrivalsRequest) (*GetArrivalsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetArrivals not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -110,6 +355,215 @@ func _AdminService_ListNodes_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DrainNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DrainNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DrainNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DrainNode(ctx, req.(*DrainNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_UndrainNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).UndrainNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_UndrainNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).UndrainNode(ctx, req.(*UndrainNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Evacuate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EvacuateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Evacuate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Evacuate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Evacuate(ctx, req.(*EvacuateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListOperations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOperationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListOperations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListOperations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListOperations(ctx, req.(*ListOperationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_WatchOperation_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchOperationRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).WatchOperation(m, &grpc.GenericServerStream[WatchOperationRequest, WatchOperationResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchOperationServer = grpc.ServerStreamingServer[WatchOperationResponse]
+
+func _AdminService_AbortOperation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortOperationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AbortOperation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AbortOperation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AbortOperation(ctx, req.(*AbortOperationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Disconnect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DisconnectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Disconnect(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Disconnect_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Disconnect(ctx, req.(*DisconnectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Revoke(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Revoke_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Revoke(ctx, req.(*RevokeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetSettings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetSettings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetSettings(ctx, req.(*GetSettingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_PutSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PutSettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).PutSettings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_PutSettings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).PutSettings(ctx, req.(*PutSettingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListIncidents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListIncidentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListIncidents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListIncidents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListIncidents(ctx, req.(*ListIncidentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetArrivals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetArrivalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetArrivals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetArrivals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetArrivals(ctx, req.(*GetArrivalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -121,7 +575,57 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListNodes",
 			Handler:    _AdminService_ListNodes_Handler,
 		},
+		{
+			MethodName: "DrainNode",
+			Handler:    _AdminService_DrainNode_Handler,
+		},
+		{
+			MethodName: "UndrainNode",
+			Handler:    _AdminService_UndrainNode_Handler,
+		},
+		{
+			MethodName: "Evacuate",
+			Handler:    _AdminService_Evacuate_Handler,
+		},
+		{
+			MethodName: "ListOperations",
+			Handler:    _AdminService_ListOperations_Handler,
+		},
+		{
+			MethodName: "AbortOperation",
+			Handler:    _AdminService_AbortOperation_Handler,
+		},
+		{
+			MethodName: "Disconnect",
+			Handler:    _AdminService_Disconnect_Handler,
+		},
+		{
+			MethodName: "Revoke",
+			Handler:    _AdminService_Revoke_Handler,
+		},
+		{
+			MethodName: "GetSettings",
+			Handler:    _AdminService_GetSettings_Handler,
+		},
+		{
+			MethodName: "PutSettings",
+			Handler:    _AdminService_PutSettings_Handler,
+		},
+		{
+			MethodName: "ListIncidents",
+			Handler:    _AdminService_ListIncidents_Handler,
+		},
+		{
+			MethodName: "GetArrivals",
+			Handler:    _AdminService_GetArrivals_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchOperation",
+			Handler:       _AdminService_WatchOperation_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "spillway/router/v1/admin.proto",
 }
