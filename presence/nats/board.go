@@ -1,5 +1,5 @@
 // Package nats says and hears load figures on the bus: presence.Board over a
-// NATS connection. A figure is one small message on <prefix>.load.<region>; what is
+// NATS connection; and what else members say to each other there (Talk). A figure is one small message on <prefix>.load.<region>; what is
 // lost is not repeated, the next comes soon.
 //
 // Run has no goroutine of its own; nats.go fills its queue. Figures wait there in
