@@ -23,7 +23,9 @@
 // only if nothing else is wrong with it; whoever has a token may read user:<sub>,
 // and another user's channel only by a name or pattern that begins with "user:".
 //
-// Left out on purpose: aud and iss, tickets, revocation.
+// AppendRights and Restore carry claims through a ticket (package ticket).
+//
+// Left out on purpose: aud and iss, revocation.
 package auth
 
 import (

@@ -43,6 +43,7 @@ type Claims struct {
 	Join     []string  // channels joined at connect
 	Critical bool      // tier "critical": goes first when an edge leaves
 	Info     json.RawMessage
+	Partial  bool // of a ticket that had no room for all rights: the token gives more
 
 	exact    map[string]Right
 	prefixes []prefix
