@@ -105,13 +105,16 @@ func (c *conn) publish(id uint32, m *clientv1.Publish) {
 		Channel: m.Channel, Data: m.Data, Binary: m.Binary, Meta: wire.MetaJSON(m.Meta), Key: m.Key,
 		From: claims.Subject, ByClient: true, OpenOnly: !claims.Allows(m.Channel, auth.Publish),
 	}
-	up := c.loop.edge.upstream
+	up, lacking := c.loop.edge.upstream, c.lacking()
 	c.call(id, func(ctx context.Context) *clientv1.ServerFrame {
 		result, err := up.Submit(ctx, sub)
 		if err != nil {
 			return errorFrame(err)
 		}
-		if result.Code != 0 {
+		switch {
+		case codes.Code(result.Code) == codes.PermissionDenied && sub.OpenOnly:
+			return &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Error{Error: &clientv1.Error{Code: lacking, Message: result.Message}}}
+		case result.Code != 0:
 			return codeFrame(codes.Code(result.Code), result.Message, result.RetryAfterMs)
 		}
 		return &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Published{Published: &clientv1.Published{
@@ -126,7 +129,7 @@ const maxHistoryLimit = 1000
 // history reads what was published.
 func (c *conn) history(id uint32, m *clientv1.History) {
 	if !c.session.claims.Allows(m.Channel, auth.History) {
-		c.fail(id, clientv1.ErrorCode_ERROR_CODE_FORBIDDEN, "the token gives no right to this channel's history")
+		c.fail(id, c.lacking(), "the token gives no right to this channel's history")
 		return
 	}
 	if m.Limit == 0 || m.Limit > maxHistoryLimit {

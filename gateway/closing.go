@@ -10,16 +10,19 @@ import (
 
 // Why a conn ended, as the metric's closed set of labels has it.
 const (
-	reasonClient   = "client"   // it said so, or shut its half
-	reasonReset    = "reset"    // the socket failed
-	reasonProtocol = "protocol" // it broke RFC 6455
-	reasonPing     = "ping_timeout"
-	reasonSlow     = "slow_consumer"
-	reasonToken    = "credentials" // none that are good, or they ran out
-	reasonShutdown = "shutdown"
+	reasonClient     = "client"   // it said so, or shut its half
+	reasonReset      = "reset"    // the socket failed
+	reasonProtocol   = "protocol" // it broke RFC 6455
+	reasonPing       = "ping_timeout"
+	reasonSlow       = "slow_consumer"
+	reasonToken      = "credentials" // none that are good, or they ran out
+	reasonShutdown   = "shutdown"
+	reasonSuperseded = "superseded" // another conn of its session counts
+	reasonRevoked    = "revoked"
+	reasonDisconnect = "disconnect" // an operator said so
 )
 
-var closeReasons = []string{reasonClient, reasonReset, reasonProtocol, reasonPing, reasonSlow, reasonToken, reasonShutdown}
+var closeReasons = []string{reasonClient, reasonReset, reasonProtocol, reasonPing, reasonSlow, reasonToken, reasonShutdown, reasonSuperseded, reasonRevoked, reasonDisconnect}
 
 // closeWith ends a conn for a cause of ours: an error frame that names the close
 // code, since proxies and resets eat codes; then the close frame.
@@ -116,6 +119,8 @@ func (c *conn) deadlinePassed() {
 	switch {
 	case c.closing:
 		c.drop(reasonClient)
+	case c.superseded:
+		c.closeSuperseded()
 	case c.session == nil:
 		c.deadline = 0
 		c.closeWith(wire.CloseCredentials, clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "no good connect frame in time", reasonToken)

@@ -15,6 +15,7 @@ import (
 // Config is what an edge is told. Default gives a working one.
 type Config struct {
 	ID           string // member id; told to clients as `node`
+	Cluster      string // name of the cluster (its etcd prefix): tickets are good in one only
 	Region       string // label; told to clients
 	Listen       string // host:port of the public listener; port 0 picks one
 	AdvertiseURL string // WebSocket URL clients may be sent to; "": none

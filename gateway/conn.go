@@ -8,34 +8,38 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/ticket"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
 // conn is one WebSocket; everything in it is owned by its loop.
 type conn struct {
-	loop      *loop
-	sock      poller.Conn
-	token     uint64
-	in        wsframe.Reader
-	out       sendq.Queue
-	session   *session // nil until `connected`
-	subs      []*subscription
-	calls     *calls // nil until the first publish or history read
-	deadline  uint32 // second at which the present state is over; 0: none
-	progress  uint32 // second of the last write that took something
-	heldBytes int
-	behind    int   // subscriptions in subBehind
-	refused   uint8 // connect frames that were not good
-	greeting  greeting
-	dirty     bool
-	blocked   bool // the socket had no room: the poller tells when it has
-	paused    bool // not read: it asks on without reading answers
-	pinged    bool
-	pulling   bool // one catch-up pull at a time: each fills half of the queue
-	closing   bool // the close frame is queued; nothing follows it
-	finished  bool // our half is shut
-	closed    bool
+	loop       *loop
+	sock       poller.Conn
+	token      uint64
+	in         wsframe.Reader
+	out        sendq.Queue
+	session    *session       // nil until its credentials were good
+	offered    *ticket.Ticket // came with the upgrade; nil once connect looked at it
+	subs       []*subscription
+	calls      *calls // nil until the first publish or history read
+	deadline   uint32 // second at which the present state is over; 0: none
+	progress   uint32 // second of the last write that took something
+	heldBytes  int
+	behind     int   // subscriptions in subBehind
+	refused    uint8 // connect frames that were not good
+	greeting   greeting
+	dirty      bool
+	blocked    bool // the socket had no room: the poller tells when it has
+	paused     bool // not read: it asks on without reading answers
+	pinged     bool
+	pulling    bool // one catch-up pull at a time: each fills half of the queue
+	closing    bool // the close frame is queued; nothing follows it
+	finished   bool // our half is shut
+	closed     bool
+	counted    bool // in the loop's index: of its session's conns this one counts
+	superseded bool // another one does; this one delivers on until its deadline
 }
 
 // greeting is how far a conn got before its session.

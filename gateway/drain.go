@@ -24,7 +24,7 @@ func (e *Edge) drain(abort context.Context) {
 	ticker := time.NewTicker(drainStep)
 	defer ticker.Stop()
 	start := time.Now()
-	for steps := int(window / drainStep); steps > 0 && e.conns.Load() > 0; steps-- {
+	for steps := int(window / drainStep); steps > 0 && e.held() > 0; steps-- {
 		select {
 		case <-abort.Done():
 			return
@@ -41,7 +41,7 @@ func (e *Edge) drain(abort context.Context) {
 func (e *Edge) waitForCloses(abort context.Context, start time.Time) {
 	ticker := time.NewTicker(drainStep)
 	defer ticker.Stop()
-	for e.conns.Load() > 0 && time.Since(start) < e.cfg.DrainDeadline {
+	for e.held() > 0 && time.Since(start) < e.cfg.DrainDeadline {
 		select {
 		case <-abort.Done():
 			return

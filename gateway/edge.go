@@ -17,13 +17,12 @@
 // back.
 //
 // Left out on purpose: the order and repair of channels (feed), and in this
-// version tickets, admission lanes and the drain proper.
+// version admission lanes and the drain proper.
 package gateway
 
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,6 +38,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/ticket"
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -66,33 +66,46 @@ type Deps struct {
 	View     feed.View
 	Verifier Verifier
 	Feed     *feed.Config // nil: feed.Default; Encode, View, Log and Registry are set here
+
+	Tickets     ticket.Keys // nil: no tickets
+	Revocations Revocations // nil: none
+	Talk        Talk        // with other edges; nil: alone
 }
 
 // Edge is one edge. New makes it, Run works until its context ends.
 type Edge struct {
 	// immutable after New
-	cfg      Config
-	log      *slog.Logger
-	limits   wsframe.Limits
-	upstream Upstream
-	members  Membership
-	verifier Verifier
-	metrics  *metrics
-	door     *door
-	loops    []*loop
-	table    *feed.Table
-	checks   *pool
-	callers  callers
-	born     time.Time
-	working  context.Context // ends when callers must
-	stopWork context.CancelFunc
+	cfg         Config
+	log         *slog.Logger
+	limits      wsframe.Limits
+	upstream    Upstream
+	members     Membership
+	verifier    Verifier
+	tickets     *ticket.Box // nil: none
+	revocations Revocations // nil: none
+	talk        Talk        // nil: alone
+	metrics     *metrics
+	door        *door
+	loops       []*loop
+	table       *feed.Table
+	checks      *pool
+	callers     callers
+	born        time.Time
+	working     context.Context // ends when callers must
+	stopWork    context.CancelFunc
+
+	takeovers takeovers
+	revoker   revoker
 
 	// atomic
-	conns    atomic.Int64
-	next     atomic.Uint32
-	draining atomic.Bool
-	ready    atomic.Bool
-	reload   atomic.Int64 // Unix nanoseconds of the last reload slot given out
+	conns      atomic.Int64 // admitted and not superseded
+	superseded atomic.Int64 // conns that were left for another one of their session
+	movable    atomic.Int64 // conns whose clients can move
+	critical   atomic.Int64
+	next       atomic.Uint32
+	draining   atomic.Bool
+	ready      atomic.Bool
+	reload     atomic.Int64 // Unix nanoseconds of the last reload slot given out
 }
 
 // callers bounds the goroutines that wait for routers.
@@ -152,6 +165,11 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		metrics: newMetrics(cfg.Registry),
 		callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 		born:    time.Now().Add(-time.Second), // second 0 means "none"
+
+		revocations: deps.Revocations, talk: deps.Talk,
+	}
+	if deps.Tickets != nil {
+		e.tickets = ticket.New(cfg.Cluster, deps.Tickets)
 	}
 	e.working, e.stopWork = context.WithCancel(context.Background())
 	p, err := newPoller()
@@ -174,6 +192,9 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	fc.Encode, fc.View, fc.Log, fc.Registry = encodeEvent, deps.View, cfg.Log, cfg.Registry
 	if e.table, err = feed.New(fc, deps.Bus, deps.Asker, sinks); err != nil {
 		return nil, err
+	}
+	if e.revocations != nil {
+		e.revocations.OnRevocation(e.onRevocation)
 	}
 	return e, nil
 }
@@ -199,6 +220,7 @@ func (e *Edge) Ready() bool { return e.ready.Load() }
 func (e *Edge) Load(f *presence.Figure) {
 	f.Conns = uint64(e.conns.Load())
 	f.Subscriptions = uint64(e.metrics.subscriptionCount())
+	f.Movable, f.Critical = uint64(e.movable.Load()), uint64(e.critical.Load())
 }
 
 // Run serves until ctx ends, then closes its conns spread over DrainDeadline and
@@ -215,6 +237,10 @@ func (e *Edge) Run(ctx, abort context.Context) error {
 	}
 	g.Go(func() error { return e.door.run(failing) })
 	g.Go(func() error { e.announce(ctx); return nil })
+	if e.talk != nil {
+		g.Go(func() error { e.sayTakeovers(failing); return nil })
+		g.Go(func() error { e.hearTakeovers(failing); return nil })
+	}
 	select {
 	case <-ctx.Done():
 		e.drain(abort)
@@ -304,10 +330,9 @@ func (e *Edge) jitterMS(least, most time.Duration) uint32 {
 	return uint32((least + mathrand.N(most-least)).Milliseconds())
 }
 
-func newSessionID() string {
-	var b [15]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return base32.StdEncoding.EncodeToString(b[:])
+func newSessionID() (id [16]byte) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
 }
 
 func keyOf(m *presence.Member) presence.Key { return presence.KeyOf(m) }

@@ -186,7 +186,7 @@ func (s *subscription) verdict(p *feed.Piece) {
 func (s *subscription) more(p *feed.Piece) {
 	switch {
 	case p.Status != feed.OK:
-		s.end(pieceError(p))
+		s.end(s.pieceError(p))
 		return
 	case p.Epoch != s.epoch || p.From > s.pos:
 		s.gap(p.Epoch, p.From, feed.ReasonHistory)
@@ -219,7 +219,7 @@ func (s *subscription) tell(entry *clientv1.SubscriptionEntry) {
 
 // refuse ends a subscription whose channel the router will not give.
 func (s *subscription) refuse(p *feed.Piece) {
-	entry := &clientv1.SubscriptionEntry{Channel: s.channel.name, Error: pieceError(p)}
+	entry := &clientv1.SubscriptionEntry{Channel: s.channel.name, Error: s.pieceError(p)}
 	if s.req == nil {
 		s.end(entry.Error)
 		return
@@ -236,11 +236,11 @@ func (s *subscription) end(why *clientv1.Error) {
 	s.c.remove(s)
 }
 
-func pieceError(p *feed.Piece) *clientv1.Error {
+func (s *subscription) pieceError(p *feed.Piece) *clientv1.Error {
 	e := &clientv1.Error{Message: p.Message}
 	switch p.Status {
 	case feed.Forbidden:
-		e.Code = clientv1.ErrorCode_ERROR_CODE_FORBIDDEN
+		e.Code = s.c.lacking()
 	case feed.NotFound:
 		e.Code = clientv1.ErrorCode_ERROR_CODE_NOT_FOUND
 	default:

@@ -10,6 +10,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/ticket"
 )
 
 // sweepInterval is the granularity of every timer of an idle conn: one walk over
@@ -47,6 +48,7 @@ type loop struct {
 	scratch  []byte // replies are encoded here
 	flushBuf []byte
 	conns    int
+	index    sessionIndex
 }
 
 func newLoop(id int, e *Edge, p poller.Poller) *loop {
@@ -179,6 +181,9 @@ func (l *loop) find(token uint64) *conn {
 type adopted struct {
 	sock poller.Conn
 	rest []byte // read behind the request
+	// ticket is what the door opened of the subprotocol's; nil: none that is good. It
+	// counts like one in the connect frame.
+	ticket *ticket.Ticket
 }
 
 func (m *adopted) apply(l *loop) {
@@ -194,6 +199,7 @@ func (m *adopted) apply(l *loop) {
 	c := &conn{
 		loop:     l,
 		sock:     m.sock,
+		offered:  m.ticket,
 		token:    uint64(l.gen)<<32 | uint64(slot),
 		deadline: l.seconds() + ceilSeconds(l.edge.cfg.ConnectTimeout),
 	}
@@ -216,11 +222,12 @@ func (m *adopted) apply(l *loop) {
 
 // forget takes a closed conn out of the tables.
 func (l *loop) forget(c *conn) {
+	l.uncount(c)
 	slot := uint32(c.token)
 	l.slots[slot] = nil
 	l.free = append(l.free, slot)
 	l.conns--
-	l.edge.released()
+	l.edge.gone(c)
 }
 
 func (l *loop) markDirty(c *conn) {
@@ -295,7 +302,7 @@ func (l *loop) sweep() {
 			c.ping()
 		case c.stalled(now):
 			c.drop(reasonSlow)
-		case c.session != nil && !c.closing && !c.session.expires.IsZero() && l.now.After(c.session.expires):
+		case c.session != nil && !c.closing && c.session.over(l.now):
 			c.expired()
 		}
 	}

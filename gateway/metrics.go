@@ -17,7 +17,22 @@ const (
 	refusedSlow        = "slow"        // the request did not come in time
 )
 
+// What came of tickets.
+const (
+	ticketMinted    = "minted"
+	ticketNotMinted = "not_minted" // no key yet, or too large
+	ticketOpened    = "opened"     // and gave an identity
+	ticketExpired   = "expired"
+	ticketNotGood   = "not_good"
+	ticketRevoked   = "revoked"
+)
+
+var ticketOutcomes = []string{ticketMinted, ticketNotMinted, ticketOpened, ticketExpired, ticketNotGood, ticketRevoked}
+
 type metrics struct {
+	tickets                                       map[string]prometheus.Counter
+	superseded                                    prometheus.Gauge
+	takeoversLost                                 prometheus.Counter
 	conns, handshakes                             prometheus.Gauge
 	accepted, admitted, badTokens                 prometheus.Counter
 	refusals, closes, commands                    *prometheus.CounterVec
@@ -77,6 +92,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.00001, 4, 10),
 		}),
 	}
+	tickets := vec("tickets_total", "Tickets, by what came of them.", "outcome", ticketOutcomes)
+	m.tickets = make(map[string]prometheus.Counter)
+	for _, outcome := range ticketOutcomes {
+		m.tickets[outcome] = tickets.WithLabelValues(outcome)
+	}
+	m.superseded = gauge("superseded_conns", "Connections that were left for another one of their session and are not closed yet.")
+	m.takeoversLost = counter("takeovers_lost_total", "Sessions welcomed here of which other edges could not be told.")
 	for i, name := range commandNames {
 		m.byCommand[i] = m.commands.WithLabelValues(name)
 	}
@@ -90,6 +112,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 }
 
 func (m *metrics) refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+
+func (m *metrics) ticket(outcome string) { m.tickets[outcome].Inc() }
 
 func (m *metrics) subscriptionCount() int64 { return max(m.subscriptions.n.Load(), 0) }
 

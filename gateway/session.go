@@ -13,9 +13,27 @@ import (
 
 // session is a client that said who it is; owned by the loop of its conn.
 type session struct {
-	id      string
+	id      [16]byte
 	claims  *auth.Claims
-	expires time.Time // zero: never (anonymous)
+	attempt uint64 // the highest of a session's conns counts
+	since   uint32 // second at which it was welcomed
+	renewAt uint32 // second from which a pong brings a new ticket; 0: never
+	movable bool   // its connect had an attempt: the client can move
+	resumed bool   // by a ticket
+}
+
+// over says that the token behind the session has expired.
+func (s *session) over(now time.Time) bool {
+	return !s.claims.Expires.IsZero() && now.After(s.claims.Expires)
+}
+
+// setClaims puts new rights in force.
+func (c *conn) setClaims(claims *auth.Claims) {
+	if c.counted {
+		c.loop.edge.countSession(c.session, -1)
+		defer c.loop.edge.countSession(c.session, 1)
+	}
+	c.session.claims = claims
 }
 
 // message serves one text message: JSON objects joined by LF.
@@ -63,7 +81,7 @@ func (c *conn) command(line []byte) {
 		c.refresh(f.Id, m.Refresh.Token)
 	case *clientv1.ClientFrame_Ping:
 		c.send(&clientv1.ServerFrame{Id: f.Id, Frame: &clientv1.ServerFrame_Pong{
-			Pong: &clientv1.Pong{RetryWindowMs: c.loop.edge.retryWindow()},
+			Pong: &clientv1.Pong{RetryWindowMs: c.loop.edge.retryWindow(), Ticket: c.renewedTicket()},
 		}})
 	case *clientv1.ClientFrame_Presence:
 		c.fail(f.Id, clientv1.ErrorCode_ERROR_CODE_NOT_FOUND, "this namespace has no presence")
@@ -86,8 +104,9 @@ func (c *conn) failLater(id uint32, code clientv1.ErrorCode, message string, aft
 	}})
 }
 
-// connect checks the token off the loop (up to 53 us of CPU) and goes on in
-// welcome.
+// connect looks for a good ticket, else checks the token off the loop (up to 53 us
+// of CPU), and goes on in welcome. A ticket that lacks rights is completed by the
+// token, if there is one.
 func (c *conn) connect(id uint32, m *clientv1.Connect) {
 	switch {
 	case c.greeting == greetDone:
@@ -98,15 +117,20 @@ func (c *conn) connect(id uint32, m *clientv1.Connect) {
 		return
 	}
 	e := c.loop.edge
-	if m.Token == "" {
-		if e.cfg.Anonymous {
-			c.welcome(id, m, auth.Anonymous())
-			return
+	who, err := c.byTicket(m.Ticket)
+	if m.Token == "" || err == nil && !who.claims.Partial {
+		switch {
+		case err == nil:
+			c.welcome(id, m, who)
+		case e.cfg.Anonymous:
+			c.welcome(id, m, fresh(auth.Anonymous()))
+		default:
+			code, text := tokenError(err)
+			c.notGood(id, code, text)
 		}
-		c.notGood(id, clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "a token is needed")
 		return
 	}
-	check := &tokenCheck{loop: c.loop, conn: c.token, id: id, token: m.Token, connect: m}
+	check := &tokenCheck{loop: c.loop, conn: c.token, id: id, token: m.Token, connect: m, who: who}
 	if !e.checks.submit(check.run) {
 		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", e.jitterMS(time.Second, 3*time.Second))
 		return
@@ -121,6 +145,7 @@ type tokenCheck struct {
 	id      uint32
 	token   string
 	connect *clientv1.Connect // nil: a refresh
+	who     identity          // of a ticket without all rights; else without claims
 	claims  *auth.Claims
 	err     error
 }
@@ -136,23 +161,33 @@ func (t *tokenCheck) apply(l *loop) {
 	if c == nil || c.closed || c.closing {
 		return
 	}
+	if t.err == nil && l.edge.revoked(t.claims.Subject, t.claims.ID, t.claims.IssuedAt) {
+		t.err = errRevoked
+	}
 	if t.connect == nil {
 		c.refreshed(t.id, t.claims, t.err)
 		return
 	}
 	c.greeting = greetWaiting
-	if t.err != nil {
+	switch {
+	case t.who.claims != nil:
+		c.welcome(t.id, t.connect, t.who.withToken(t.claims, t.err))
+	case t.err != nil:
 		code, text := tokenError(t.err)
 		c.notGood(t.id, code, text)
-		return
+	default:
+		c.welcome(t.id, t.connect, fresh(t.claims))
 	}
-	c.welcome(t.id, t.connect, t.claims)
 }
 
 func tokenError(err error) (clientv1.ErrorCode, string) {
 	var bad *auth.Error
 	if errors.As(err, &bad) {
 		return bad.Code, bad.Message
+	}
+	var why *credential
+	if errors.As(err, &why) {
+		return why.code, why.text
 	}
 	return clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "the token is not good"
 }
@@ -171,16 +206,22 @@ func (c *conn) notGood(id uint32, code clientv1.ErrorCode, text string) {
 
 // welcome makes the session and asks for its subscriptions; `connected` follows
 // when they are settled, VerdictWait at most.
-func (c *conn) welcome(id uint32, m *clientv1.Connect, claims *auth.Claims) {
+func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 	l := c.loop
 	c.greeting = greetDone
 	c.deadline = 0
-	c.session = &session{id: newSessionID(), claims: claims, expires: claims.Expires}
+	if !who.resumed {
+		who.session = newSessionID()
+	}
+	c.session = &session{
+		id: who.session, claims: who.claims, resumed: who.resumed,
+		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(),
+	}
 	r := &request{c: c, id: id, connect: true}
 	for _, ask := range m.Subscriptions {
 		c.join(r, ask)
 	}
-	for _, channel := range claims.Join {
+	for _, channel := range who.claims.Join {
 		if c.subscription(channel) == nil {
 			c.join(r, &clientv1.SubscriptionRequest{Channel: channel})
 		}
@@ -191,8 +232,11 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, claims *auth.Claims) {
 // sendConnected is the reply to a good connect frame.
 func (c *conn) sendConnected(id uint32, entries []*clientv1.SubscriptionEntry) {
 	e := c.loop.edge
+	c.takeOver()
 	m := &clientv1.Connected{
-		Session:        c.session.id,
+		Session:        sessionName(c.session.id),
+		Resumed:        c.session.resumed,
+		Ticket:         c.resumeTicket(),
 		Node:           e.cfg.ID,
 		Region:         e.cfg.Region,
 		PingIntervalMs: uint32(e.cfg.PingInterval.Milliseconds()),
@@ -206,10 +250,11 @@ func (c *conn) sendConnected(id uint32, entries []*clientv1.SubscriptionEntry) {
 }
 
 func (c *conn) expiresIn() *uint64 {
-	if c.session.expires.IsZero() {
+	expires := c.session.claims.Expires
+	if expires.IsZero() {
 		return nil
 	}
-	ms := uint64(max(c.session.expires.Sub(c.loop.now).Milliseconds(), 0))
+	ms := uint64(max(expires.Sub(c.loop.now).Milliseconds(), 0))
 	return &ms
 }
 
@@ -242,7 +287,7 @@ func (c *conn) join(r *request, ask *clientv1.SubscriptionRequest) {
 	}
 	granted := c.session.claims.Allows(ask.Channel, auth.Subscribe)
 	if !granted && wire.Namespace(ask.Channel) == wire.UserNamespace {
-		refuse(clientv1.ErrorCode_ERROR_CODE_FORBIDDEN, "this is another user's channel")
+		refuse(c.lacking(), "this is another user's channel")
 		return
 	}
 	pull := feed.Pull{
@@ -308,9 +353,9 @@ func (c *conn) refreshed(id uint32, claims *auth.Claims, err error) {
 		c.fail(id, clientv1.ErrorCode_ERROR_CODE_FORBIDDEN, "the token is another user's")
 		return
 	}
-	c.session.claims, c.session.expires = claims, claims.Expires
+	c.setClaims(claims)
 	c.send(&clientv1.ServerFrame{Id: id, Frame: &clientv1.ServerFrame_Refreshed{
-		Refreshed: &clientv1.Refreshed{ExpiresInMs: c.expiresIn()},
+		Refreshed: &clientv1.Refreshed{ExpiresInMs: c.expiresIn(), Ticket: c.resumeTicket()},
 	}})
 	for i := len(c.subs) - 1; i >= 0; i-- {
 		s := c.subs[i]

@@ -1,0 +1,261 @@
+package gateway
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// Talk is how edges tell each other things (presence/nats.Talk). Say must not
+// block; Hear calls heard one after the other until ctx ends.
+type Talk interface {
+	Say(topic string, message []byte) error
+	Hear(ctx context.Context, topic string, heard func(message []byte)) error
+}
+
+const (
+	takeoverTopic    = "takeovers"
+	takeoverBatch    = 100 * time.Millisecond
+	takeoverBytes    = 24              // session 16, attempt 8, big endian
+	takeoversInBatch = 8_192           // 196 KB, under the bus's limit
+	takeoversPending = 40_000          // 960 KB; more than any edge welcomes in a second
+	supersededTime   = 30              // seconds that a left conn is given
+	supersededShare  = 8               // of MaxConns, for conns that this edge itself replaced
+	tieSeconds       = 2               // of a conn's life, after which it yields to an equal
+	rehearPause      = 1 * time.Second // after the bus refused to let us hear
+)
+
+// takeovers gathers what other edges are to be told: who has been welcomed here.
+// What is lost is harmless: the conn that was left lives on until its client closes
+// it, or its heartbeat ends it.
+type takeovers struct {
+	mu      sync.Mutex // guards pending
+	pending []byte     // takeoverBytes each; <= takeoversPending of them
+}
+
+func appendTakeover(b []byte, s *session) []byte {
+	b = append(b, s.id[:]...)
+	return binary.BigEndian.AppendUint64(b, s.attempt)
+}
+
+// add queues one; false: the queue is full.
+func (t *takeovers) add(s *session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.pending) >= takeoversPending*takeoverBytes {
+		return false
+	}
+	t.pending = appendTakeover(t.pending, s)
+	return true
+}
+
+func (t *takeovers) take() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := t.pending
+	t.pending = nil
+	return taken
+}
+
+// takeOver makes c the conn that counts of its session when `connected` is written,
+// unless one with a higher attempt is there.
+func (c *conn) takeOver() {
+	if c.closing || c.closed {
+		return
+	}
+	l, s := c.loop, c.session
+	if old := l.index.find(l.slots, &s.id); old != nil {
+		// On a tie the one accepted later; a loop numbers its conns as it gets them.
+		if old.session.attempt > s.attempt || old.session.attempt == s.attempt && int32(uint32(old.token>>32)-uint32(c.token>>32)) > 0 {
+			l.supersede(c, true)
+			return
+		}
+		l.supersede(old, true)
+	}
+	l.index.put(l.slots, c)
+	c.counted = true
+	l.edge.countSession(s, 1)
+	if s.resumed {
+		l.edge.announceTakeover(l, s)
+	}
+}
+
+// announceTakeover tells the other loops at once and the other edges with the next
+// batch.
+func (e *Edge) announceTakeover(from *loop, s *session) {
+	if len(e.loops) > 1 {
+		m := &takenOver{edge: e.cfg.ID, loop: from.id, sessions: appendTakeover(nil, s)}
+		for _, l := range e.loops {
+			if l != from {
+				l.inbox.post(m)
+			}
+		}
+	}
+	if e.talk != nil && !e.takeovers.add(s) {
+		e.metrics.takeoversLost.Inc()
+	}
+}
+
+// countSession keeps the figures of conns that count.
+func (e *Edge) countSession(s *session, by int64) {
+	if s.movable {
+		e.movable.Add(by)
+	}
+	if s.claims.Critical {
+		e.critical.Add(by)
+	}
+}
+
+// uncount takes a conn out of index and figures.
+func (l *loop) uncount(c *conn) {
+	if c.counted {
+		c.counted = false
+		l.index.remove(l.slots, c)
+		l.edge.countSession(c.session, -1)
+	}
+}
+
+// supersede leaves a conn to its client: it counts no more against capacity and
+// limits, and delivers on until the client closes it. here: for a conn of this
+// edge, which then has a socket more than it counts; of these only so many live on.
+func (l *loop) supersede(c *conn, here bool) {
+	if c.superseded || c.closed {
+		return
+	}
+	l.uncount(c)
+	e := l.edge
+	c.superseded = true
+	e.released()
+	n := e.superseded.Add(1)
+	e.metrics.superseded.Set(float64(n))
+	if c.deadline == 0 {
+		c.deadline = l.seconds() + supersededTime
+	}
+	if here && n > int64(max(e.cfg.MaxConns/supersededShare, 1)) {
+		c.closeSuperseded()
+	}
+}
+
+func (c *conn) closeSuperseded() {
+	c.closeWith(wire.CloseSuperseded, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "this session goes on over another connection", reasonSuperseded)
+}
+
+// gone counts out a conn whose socket is closed.
+func (e *Edge) gone(c *conn) {
+	if !c.superseded {
+		e.released()
+		return
+	}
+	e.metrics.superseded.Set(float64(e.superseded.Add(-1)))
+}
+
+// held is the sockets of admitted clients, those included that were left for another
+// conn of their session and count no more.
+func (e *Edge) held() int64 { return e.conns.Load() + e.superseded.Load() }
+
+// takenOver says that sessions were welcomed on another loop or edge.
+type takenOver struct {
+	edge     string
+	loop     int // of edge; -1: not told
+	sessions []byte
+}
+
+func (m *takenOver) apply(l *loop) {
+	mine := l.edge.cfg.ID
+	greater := mine > m.edge || mine == m.edge && l.id > m.loop
+	for b := m.sessions; len(b) >= takeoverBytes; b = b[takeoverBytes:] {
+		c := l.index.find(l.slots, (*[16]byte)(b))
+		if c == nil {
+			continue
+		}
+		up := l.seconds() - c.session.since
+		switch decideTakeover(c.session.attempt, binary.BigEndian.Uint64(b[16:]), up, greater) {
+		case takeoverYields:
+			l.supersede(c, m.loop >= 0)
+		case takeoverAnswers:
+			l.edge.announceTakeover(l, c.session)
+		}
+	}
+}
+
+// takeoverVerdict is what a conn does about another one of its session.
+type takeoverVerdict uint8
+
+const (
+	takeoverStays   takeoverVerdict = iota
+	takeoverYields                  // the other one counts
+	takeoverAnswers                 // the other one does not know that this one counts
+)
+
+// decideTakeover compares attempts. Notices carry no time, so on a tie a conn that
+// has been up for tieSeconds is the earlier one; of two younger ones that of the
+// greater name stays, so that never both yield.
+func decideTakeover(mine, heard uint64, up uint32, greater bool) takeoverVerdict {
+	switch {
+	case heard > mine:
+		return takeoverYields
+	case heard < mine:
+		return takeoverAnswers
+	case up >= tieSeconds || !greater:
+		return takeoverYields
+	}
+	return takeoverStays
+}
+
+// sayTakeovers tells the other edges, a batch each 100 ms, until ctx ends.
+func (e *Edge) sayTakeovers(ctx context.Context) {
+	ticker := time.NewTicker(takeoverBatch)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for rest := e.takeovers.take(); len(rest) > 0; {
+			n := min(len(rest), takeoversInBatch*takeoverBytes)
+			message, err := proto.Marshal(&gatewayv1.Takeovers{Edge: e.cfg.ID, Sessions: rest[:n]})
+			if err == nil {
+				err = e.talk.Say(takeoverTopic, message)
+			}
+			if err != nil {
+				e.metrics.takeoversLost.Add(float64(n / takeoverBytes))
+			}
+			rest = rest[n:]
+		}
+	}
+}
+
+// hearTakeovers passes on what other edges say, until ctx ends.
+func (e *Edge) hearTakeovers(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := e.talk.Hear(ctx, takeoverTopic, e.heardTakeovers); err != nil {
+			e.log.Warn("cannot hear who is taken over", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(rehearPause):
+		}
+	}
+}
+
+func (e *Edge) heardTakeovers(message []byte) {
+	var m gatewayv1.Takeovers
+	if err := proto.Unmarshal(message, &m); err != nil || len(m.Sessions)%takeoverBytes != 0 {
+		e.log.Warn("a batch of takeovers is damaged", "bytes", len(message))
+		return
+	}
+	if m.Edge == e.cfg.ID || len(m.Sessions) == 0 {
+		return
+	}
+	for _, l := range e.loops {
+		l.inbox.post(&takenOver{edge: m.Edge, loop: -1, sessions: m.Sessions})
+	}
+}
