@@ -384,7 +384,7 @@ func TestACompactedWatchListsAgain(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	reason := b.follow(ctx, 2, func(presence.Change) { t.Error("told of the past") })
+	reason := b.follower(func(presence.Change) { t.Error("told of the past") }).follow(ctx, 2)
 	if reason != presence.ListCompacted {
 		t.Errorf("ended because %v", reason)
 	}
@@ -398,7 +398,7 @@ func TestAWatchAheadOfItsStoreListsAgain(t *testing.T) {
 	if _, err := b.client.Get(ctx, "x"); err != nil { // connected
 		t.Fatal(err)
 	}
-	if reason := b.follow(ctx, 1_000, func(presence.Change) {}); reason != presence.ListWentBack {
+	if reason := b.follower(func(presence.Change) {}).follow(ctx, 1_000); reason != presence.ListWentBack {
 		t.Errorf("ended because %v", reason)
 	}
 }
