@@ -68,6 +68,8 @@ type Control struct {
 	mu      sync.Mutex // guards below
 	mirror  *mirror
 	changed chan struct{} // closed at the next change
+	untold  []*gatewayv1.Revocation
+	telling bool // somebody is calling revoked
 }
 
 // New makes a Control; Run makes it live.
@@ -106,7 +108,8 @@ func defaults(cfg *Config) {
 }
 
 // OnRevocation sets what is called for each revocation and disconnect that is new to
-// this process; before Run. It must not block; it is called from several goroutines.
+// this process, one after the other, when Revoked knows it already; before Run. It
+// must not block.
 func (c *Control) OnRevocation(revoked func(*gatewayv1.Revocation)) { c.revoked = revoked }
 
 // Run follows the shelf and the bus, makes keys, and tidies, until ctx ends.
@@ -359,17 +362,27 @@ func (c *Control) take(change Change) {
 	c.step(func(m *mirror, now time.Time) { m.take(change, now) })
 }
 
-// step feeds the mirror, shows what has changed, and calls OnRevocation with what is
-// new.
+// step feeds the mirror, shows what has changed, and tells what is new.
 func (c *Control) step(feed func(*mirror, time.Time)) {
-	for _, r := range c.stepLocked(feed) {
-		c.revoked(r)
+	c.mu.Lock()
+	c.untold = append(c.untold, c.stepLocked(feed)...)
+	tell := !c.telling
+	c.telling = true
+	c.mu.Unlock()
+	for tell {
+		c.mu.Lock()
+		news := c.untold
+		c.untold = nil
+		c.telling = len(news) > 0
+		tell = c.telling
+		c.mu.Unlock()
+		for _, r := range news {
+			c.revoked(r)
+		}
 	}
 }
 
 func (c *Control) stepLocked(feed func(*mirror, time.Time)) []*gatewayv1.Revocation {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := c.cfg.Now()
 	feed(c.mirror, now)
 	out := c.mirror.output()

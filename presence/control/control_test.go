@@ -465,6 +465,7 @@ func TestOneOperationAtAPlace(t *testing.T) {
 		if began != 1 {
 			t.Errorf("%d drains of one edge began", began)
 		}
+		synctest.Wait() // everybody has seen it
 		m := all[0]
 		op := m.Operations()[0]
 		if err := m.PutOperation(t.Context(), op); err != nil {
@@ -572,6 +573,7 @@ func TestRecordsThatAreNoneAreCountedAndLeft(t *testing.T) {
 		if len(m.Operations()) != 0 || m.Settings().Yaml != "" || len(m.heard()) != 0 {
 			t.Error("nonsense was believed")
 		}
+		synctest.Wait()
 		store.Set("operations/y", []byte(`{"id": "y", "unknown": 5}`))
 		time.Sleep(time.Second)
 		if len(m.Operations()) != 1 {

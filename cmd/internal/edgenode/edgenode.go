@@ -20,6 +20,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/gateway/upstream"
 	"github.com/spillway-io/spillway/presence"
+	"github.com/spillway-io/spillway/presence/control"
 	"github.com/spillway-io/spillway/presence/etcd"
 	board "github.com/spillway-io/spillway/presence/nats"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -34,6 +35,7 @@ type Node struct {
 	edge    *gateway.Edge
 	ops     *run.Ops
 	members *presence.Cluster
+	control *control.Control
 	group   *run.Group
 	undo    []func() // gives back what New took, last first
 }
@@ -49,6 +51,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 		}
 	}()
 	gc := gatewayConfig(cfg)
+	gc.Cluster = cfg.Etcd.Prefix
 	registry := run.NewRegistry()
 	gc.Log, gc.Registry = log, registry
 
@@ -76,6 +79,11 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	}
 	n.undo = append(n.undo, routers.Close)
 
+	// What the cluster has agreed on, and words to other members.
+	talk := board.NewTalk(conn, cfg.NATS.Prefix, log)
+	n.control = control.New(control.Config{TokenLife: cfg.Auth.MaxTTL, Talk: talk, Log: log, Registry: registry},
+		etcd.NewShelf(client, cfg.Etcd.Prefix, control.Folders(), log))
+
 	// What the edge asks, and what it hears.
 	uc := upstream.Default()
 	uc.Edge, uc.View, uc.Peers, uc.Log, uc.Registry = cfg.ID, n.members, routers, log, registry
@@ -92,7 +100,8 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	}
 
 	// The edge itself takes its port, then the ops listener.
-	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc}
+	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc,
+		Tickets: n.control, Revocations: n.control, Talk: talk}
 	verifier, err := newVerifier(&cfg.Auth, log, registry)
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
@@ -124,6 +133,8 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.group.Add("connections to routers", routers.Run)
 	n.group.Add("upstream", up.Run)
 	n.group.Add("membership", n.members.Run)
+	n.group.Add("talk on the bus", talk.Run)
+	n.group.Add("control", n.control.Run)
 	return n, nil
 }
 
