@@ -49,6 +49,16 @@ type world struct {
 
 func newWorld(t *testing.T, change func(*Config)) *world {
 	t.Helper()
+	return newWorldOf(t, func(cfg *Config, _ *Deps) {
+		if change != nil {
+			change(cfg)
+		}
+	})
+}
+
+// newWorldOf also lets the test change the parts that the edge gets.
+func newWorldOf(t *testing.T, change func(*Config, *Deps)) *world {
+	t.Helper()
 	w := &world{
 		t: t, epoch: 7, channels: make(map[string][]*gatewayv1.BusEvent),
 		interest: make(map[string]int), first: make(map[string]uint64),
@@ -56,9 +66,6 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	cfg := Default()
 	cfg.ID, cfg.Listen, cfg.Anonymous, cfg.Loops = "edge-1", "127.0.0.1:0", true, 2
 	cfg.DrainDeadline, cfg.CloseWait = 3*time.Second, time.Second
-	if change != nil {
-		change(&cfg)
-	}
 	verifier, err := auth.New(auth.Config{HS256: []byte(testSecret), MaxTTL: 24 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +75,9 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	for range fc.ShardCount() {
 		w.queues = append(w.queues, make(chan []byte, 10_000))
 	}
-	w.edge, err = New(cfg, Deps{Bus: w, Asker: w, Upstream: w, Members: w, Verifier: verifier, Feed: &fc})
+	deps := Deps{Bus: w, Asker: w, Upstream: w, Members: w, Verifier: verifier, Feed: &fc}
+	change(&cfg, &deps)
+	w.edge, err = New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

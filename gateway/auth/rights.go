@@ -1,8 +1,11 @@
 package auth
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/spillway-io/spillway/proto/wire"
 )
@@ -17,7 +20,8 @@ const (
 
 // AppendRights appends the rights, joins and info of c, at most room bytes of them,
 // for a ticket: head, length (varint) and bytes of each entry. whole: nothing was
-// left out. What is most often needed comes first.
+// left out. If something is, it is the same with every ticket: a client does not find
+// other rights gone each time.
 func (c *Claims) AppendRights(dst []byte, room int) (out []byte, whole bool) {
 	end := len(dst) + room
 	whole = !c.Partial
@@ -41,10 +45,19 @@ func (c *Claims) AppendRights(dst []byte, room int) (out []byte, whole bool) {
 		joined[channel] = true
 		add(entryJoin|byte(c.exact[channel]), channel)
 	}
+	channels := make([]string, 0, len(c.exact))
+	size := len(dst)
 	for channel, rights := range c.exact {
 		if rights != 0 && !joined[channel] {
-			add(byte(rights), channel)
+			channels = append(channels, channel)
+			size += 1 + varintSize(len(channel)) + len(channel)
 		}
+	}
+	if size+len(c.Info) > end-3 {
+		slices.SortFunc(channels, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	}
+	for _, channel := range channels {
+		add(byte(c.exact[channel]), channel)
 	}
 	if len(c.Info) > 0 {
 		add(entryInfo, string(c.Info))

@@ -171,6 +171,10 @@ func TestRightsThatDoNotFitAreLeftOutAndNoneIsAdded(t *testing.T) {
 	if !opened.Partial || !got.Partial || got.Info != nil {
 		t.Errorf("not marked as partial: %+v", opened)
 	}
+	same, _ := b.Open(mustSeal(t, b, Ticket{Kind: Resume, HasSession: true, Edge: "edge-1"}, claims), now)
+	if same == nil || same.rights != opened.rights {
+		t.Error("another ticket of the same claims lacks other rights")
+	}
 	kept := 0
 	for _, channel := range append(many, "chat:other", "room") {
 		if got.Allows(channel, auth.Subscribe) {
