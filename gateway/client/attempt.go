@@ -2,7 +2,6 @@ package client
 
 import (
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/spillway-io/spillway/proto/wire"
@@ -26,28 +25,37 @@ const (
 type link struct {
 	n        int
 	url      string
+	hinted   bool // the url came from a server
 	phase    phase
+	gone     bool      // it was reported to have ended, or dropped
 	deadline time.Time // of the attempt
 	heard    bool      // Spillway answered on it
 	verdict  verdict
+	open     map[uint32]*command // sent on it and not answered
+	leave    *move               // it was told to go elsewhere
 
 	connectID  uint32
-	askedToken bool // for this link, once
-	wantsToken bool // connect is repeated when the token is here
+	greeted    []greeted // named in connect
+	askedToken bool      // for this link, once
+	wantsToken bool      // connect is repeated when the token is here
 
 	// from connected on
-	upSince      time.Time
-	pingInterval time.Duration
-	pongTimeout  time.Duration
-	retryWindow  time.Duration
-	maxFrame     int
-	nextPing     time.Time
-	pongBy       time.Time // zero: no ping is unanswered
-	refreshAt    time.Time // zero: credentials do not end
-	expiresAt    time.Time
-	askAt        time.Time // zero: no subscription was refused for a while
-	node         string
-	region       string
+	upSince       time.Time
+	pingInterval  time.Duration
+	pongTimeout   time.Duration
+	retryWindow   time.Duration
+	maxFrame      int
+	nextPing      time.Time
+	pongBy        time.Time // zero: no ping is unanswered
+	refreshAt     time.Time // zero: credentials do not end
+	wantsRefresh  bool      // refresh is sent when the token is here
+	expiresAt     time.Time
+	askAt         time.Time // zero: no subscription was refused for a while
+	node          string
+	region        string
+	unsubscribing []string  // channels that it carries for nobody, to be told if it serves (again)
+	until         time.Time // as m.old: closed at the latest
+	taken         bool      // as m.old: every channel is taken over
 }
 
 // verdict is the last frame of a link that said how it ends; the close code only
@@ -55,8 +63,10 @@ type link struct {
 type verdict struct {
 	code   wire.CloseCode // 0: none was read
 	reason string
+	move   bool      // a `reconnect`: the slot stands in leave
 	at     time.Time // the client's slot; zero: none was told
 	url    string
+	pass   string
 }
 
 // loss is how a link ended.
@@ -69,30 +79,40 @@ type loss struct {
 
 // attempt opens the next link if it is time.
 func (m *machine) attempt(now time.Time) {
-	if now.Before(m.nextAt) {
+	if now.Before(m.next.at) {
 		return
 	}
 	if m.needToken {
 		m.ask()
 		return
 	}
+	m.link = m.dial(now, m.next, m.failures)
+	m.next = plan{at: m.next.at}
+}
+
+// dial begins a link by plan: with its pass, else with the session's ticket.
+func (m *machine) dial(now time.Time, p plan, failures int) *link {
 	m.links++
-	limit := min(attemptTimeMax, attemptTime<<min(m.failures, 8))
-	m.link = &link{n: m.links, url: m.urls[m.home], deadline: now.Add(limit)}
-	if m.nextURL != "" {
-		m.link.url, m.nextURL = m.nextURL, ""
+	m.stats.Attempts++
+	limit := min(attemptTimeMax, attemptTime<<min(failures, 8))
+	l := &link{n: m.links, url: m.urls[m.home], deadline: now.Add(limit), maxFrame: wire.MaxClientFrameBytes}
+	if p.url != "" {
+		l.url, l.hinted = p.url, true
 	}
-	m.do(openLink{m.links, m.link.url, limit})
+	offer := m.ticket
+	if p.pass != "" {
+		offer = p.pass
+	}
+	m.do(openLink{l.n, l.url, offer, limit})
+	return l
 }
 
 // opened: the handshake is done.
-func (m *machine) opened(now time.Time, n int) {
-	if m.link == nil || m.link.n != n || m.link.phase != opening {
-		return
+func (m *machine) opened(_ time.Time, n int) {
+	if l := m.find(n); l != nil && l.phase == opening {
+		l.phase = greeting
+		m.greet(l)
 	}
-	m.link.phase = greeting
-	m.link.maxFrame = wire.MaxClientFrameBytes
-	m.greet()
 }
 
 // refusal is a handshake that failed.
@@ -101,137 +121,120 @@ type refusal struct {
 	ours       bool          // the answer had our JSON body
 	wait       time.Duration // retry_after_ms, or Retry-After if not ours
 	waitIsTold bool
+	malformed  bool // what we sent was the cause, for all that we know
 }
 
 func (m *machine) refused(now time.Time, n int, r refusal) {
-	if m.link == nil || m.link.n != n {
+	l := m.find(n)
+	if l == nil {
 		return
 	}
-	m.link.heard = r.ours
-	l := loss{err: r.err}
+	l.heard, l.gone = r.ours, true
+	if r.malformed {
+		m.ticket = "" // it is the one thing in a handshake that changes
+	}
+	e := loss{err: r.err}
 	switch {
 	case r.waitIsTold && r.ours:
-		l.at = now.Add(min(r.wait, serverWaitMax))
+		e.at = now.Add(min(r.wait, serverWaitMax))
 	case r.waitIsTold:
 		wait := min(r.wait, serverWaitMax)
-		l.at = now.Add(wait + m.random(max(wait, time.Second)))
+		e.at = now.Add(wait + m.random(max(wait, time.Second)))
 	}
-	m.ended(now, l)
+	m.ended(now, l, e)
 }
 
 // lost: the connection ended. code 0: without a close frame.
 func (m *machine) lost(now time.Time, n int, code wire.CloseCode, err error) {
-	if m.link == nil || m.link.n != n {
-		return
+	if l := m.find(n); l != nil {
+		l.gone = true
+		m.ended(now, l, loss{code: code, err: err})
 	}
-	m.ended(now, loss{code: code, err: err})
 }
 
-// ended decides what follows the end of the link.
-func (m *machine) ended(now time.Time, e loss) {
-	l := m.link
-	m.cutOff()
-	m.link = nil
-	code, err := e.code, e.err
-	if v := l.verdict; v.code != 0 {
-		code, err = v.code, &CloseError{v.code, v.reason}
-		if !v.at.IsZero() {
+// drop ends a link from this side.
+func (m *machine) drop(now time.Time, l *link, e loss) {
+	l.gone = true
+	code := wire.CloseNormal
+	if e.err == errPongTime {
+		code = wire.ClosePingTimeout
+	}
+	m.do(dropLink{l.n, code})
+	m.ended(now, l, e)
+}
+
+// ended decides what follows the end of a link.
+func (m *machine) ended(now time.Time, l *link, e loss) {
+	v := l.verdict
+	switch {
+	case v.code != 0:
+		e.code, e.err = v.code, &CloseError{v.code, v.reason}
+		if v.move {
+			e.at = l.leave.at
+		} else if !v.at.IsZero() {
 			e.at = v.at
 		}
-		m.hint(v.url)
-	} else if code != 0 && err == nil {
-		err = &CloseError{Code: code}
+	case e.code != 0 && e.err == nil:
+		e.err = &CloseError{Code: e.code}
 	}
-	reaction := code.Reaction()
-	if reaction == wire.Stop {
-		m.stop(err)
-		return
+	if l.phase != up {
+		m.stats.Failures++
 	}
+	switch {
+	case e.code.Reaction() == wire.Stop:
+		m.stop(e.err)
+	case l == m.old:
+		m.endMove(now)
+	case l == m.ahead:
+		m.moveFailed(now, l, e)
+	case m.old != nil:
+		m.fallBack(now, l, e)
+	case m.ahead != nil:
+		m.promote(now, l, e)
+	default:
+		m.down(now, l, e)
+	}
+}
+
+// down: there is no connection any more, and none is being opened.
+func (m *machine) down(now time.Time, l *link, e loss) {
+	m.cutOff(l)
+	m.link = nil
+	m.offStreams()
 	m.count(now, l)
-	m.nextAt = m.slot(now, l, e, code)
+	m.next = m.follow(now, l, e)
+	if v := l.verdict; v.move {
+		m.failures = max(m.failures, l.leave.failures)
+	}
 	m.leave(now, l)
-	if code == wire.CloseSlowConsumer {
+	switch e.code {
+	case wire.CloseSlowConsumer:
 		m.stableTime = stableUpSlow
+	case wire.CloseSuperseded:
+		m.ticket, m.session = "", ""
 	}
-	to := m.state
-	if to == Connected {
-		to = Reconnecting
-	}
-	m.setState(to, err)
-	if reaction == wire.NewCredentials && m.hasProvider {
+	m.setState(m.without(), e.err)
+	if e.code.Reaction() == wire.NewCredentials && m.hasProvider {
 		m.needToken = true
 		m.ask()
 	}
 }
 
-// count forgets the failures if the link was up for long enough.
-func (m *machine) count(now time.Time, l *link) {
-	if l.phase == up && now.Sub(l.upSince) >= m.stableTime {
-		m.failures, m.stableTime = 0, stableUp
+// without is the state once the connection is gone.
+func (m *machine) without() State {
+	if m.state == Connected {
+		return Reconnecting
 	}
+	return m.state
 }
 
-// slot is when to try again: as told, else within the server's window after the
-// loss of a good connection, else by full jitter.
-func (m *machine) slot(now time.Time, l *link, e loss, code wire.CloseCode) time.Time {
-	stable := l.phase == up && m.failures == 0 && now.Sub(l.upSince) >= stableUp
-	switch {
-	case !e.at.IsZero():
-		if e.at.Before(now) {
-			return now
-		}
-		return e.at
-	case code.Reaction() == wire.BackOffFromCap:
-		m.failures = max(m.failures, capFailures)
-	case l.phase == up && m.failures == 0 && !e.own && !ownFault(code):
-		if !stable {
-			m.failures++
-		}
-		return now.Add(m.random(min(max(l.retryWindow, backoffBase), windowMax)))
+// follow plans the attempt after the end of the only link.
+func (m *machine) follow(now time.Time, l *link, e loss) plan {
+	p := plan{at: m.slot(now, l, e), told: !e.at.IsZero()}
+	if v := l.verdict; v.move {
+		p.url, p.pass = l.leave.url, l.leave.pass
+	} else {
+		p.url, p.pass = m.hint(l, v.url), v.pass
 	}
-	return now.Add(m.backoff())
-}
-
-// ownFault: closes that concern this client alone, so that no crowd comes with it.
-func ownFault(code wire.CloseCode) bool {
-	switch code {
-	case wire.ClosePingTimeout, wire.CloseSlowConsumer, wire.CloseSuperseded:
-		return true
-	}
-	return code.Reaction() == wire.NewCredentials
-}
-
-// backoff counts a failure and draws its delay.
-func (m *machine) backoff() time.Duration {
-	delay := m.random(min(backoffCap, backoffBase<<min(m.failures, capFailures)))
-	m.failures++
-	return delay
-}
-
-// leave goes to another URL when this one has been silent for long enough.
-func (m *machine) leave(now time.Time, l *link) {
-	if l.heard || l.phase == up {
-		m.silent = 0
-		return
-	}
-	if m.silent == 0 {
-		m.silentAt = now
-	}
-	m.silent++
-	if len(m.urls) < 2 || m.silent < leaveFailures || now.Sub(m.silentAt) < leaveTime {
-		return
-	}
-	other := int(m.random(time.Duration(len(m.urls) - 1)))
-	if other >= m.home {
-		other++
-	}
-	m.home, m.silent = other, 0
-	m.nextAt = now.Add(m.random(leaveTime))
-}
-
-// hint takes a URL from a server for the next attempt; never from wss to ws.
-func (m *machine) hint(url string) {
-	if strings.HasPrefix(url, "wss://") || strings.HasPrefix(url, "ws://") && !strings.HasPrefix(m.urls[m.home], "wss:") {
-		m.nextURL = url
-	}
+	return p
 }

@@ -19,6 +19,10 @@ func (c *Client) callback(a action) {
 		if f := c.settings.onState; f != nil {
 			f(a.StateChange)
 		}
+	case tellMove:
+		if f := c.settings.onMove; f != nil {
+			f(a.Move)
+		}
 	case tellSubscribed:
 		if !a.Pending {
 			c.hand(a.sub, a.Position)

@@ -45,37 +45,50 @@ func (m *machine) newCall(c *call) {
 		m.finish(c, nil, m.err)
 	case m.state == Disconnected:
 		m.finish(c, nil, ErrNotConnected)
-	case len(m.waiting)+len(m.open) >= maxCalls:
+	case len(m.waiting)+m.underWay() >= maxCalls:
 		m.finish(c, nil, ErrTooManyCalls)
 	default:
 		m.waiting = append(m.waiting, c)
-		if m.link != nil && m.link.phase == up {
-			m.sendWaiting()
-		}
+		m.sendWaiting()
 	}
 }
 
+// underWay counts the commands that are not answered.
+func (m *machine) underWay() (n int) {
+	for _, l := range []*link{m.link, m.old} {
+		if l != nil {
+			n += len(l.open)
+		}
+	}
+	return n
+}
+
+// sendWaiting sends what waits, if there is a connection.
 func (m *machine) sendWaiting() {
+	l := m.link
+	if l == nil || l.phase != up {
+		return
+	}
 	calls := m.waiting
 	m.waiting = nil
 	for _, c := range calls {
-		if size := len(wire.AppendClient(nil, c.frame)) + 10; size > m.link.maxFrame {
+		if size := len(wire.AppendClient(nil, c.frame)) + 10; size > l.maxFrame {
 			m.finish(c, nil, &Error{
-				Code: "too_large", Message: fmt.Sprintf("a frame of %d bytes, the server takes %d", size, m.link.maxFrame),
+				Code: "too_large", Message: fmt.Sprintf("a frame of %d bytes, the server takes %d", size, l.maxFrame),
 			})
 			continue
 		}
-		m.command(&command{kind: cmdCall, call: c}, c.frame)
+		m.command(l, &command{kind: cmdCall, call: c}, c.frame)
 	}
 }
 
 // answer finishes the call that a reply belongs to.
-func (m *machine) answer(f *clientv1.ServerFrame) {
-	c := m.open[f.Id]
+func (m *machine) answer(l *link, f *clientv1.ServerFrame) {
+	c := l.open[f.Id]
 	if f.Id == 0 || c == nil {
 		return
 	}
-	delete(m.open, f.Id)
+	delete(l.open, f.Id)
 	if c.kind == cmdCall {
 		m.finish(c.call, f, nil)
 	}
@@ -100,12 +113,12 @@ func (m *machine) finish(c *call, reply *clientv1.ServerFrame, err error) {
 	m.do(finishCall{c})
 }
 
-// cutOff: the link is gone. Questions that may be asked twice wait for the next
-// one, in their order and before newer ones.
-func (m *machine) cutOff() {
+// cutOff: link l is gone. Questions that may be asked twice wait for the next one, in
+// their order and before newer ones.
+func (m *machine) cutOff(l *link) {
 	var again []*call
-	for _, id := range slices.Sorted(maps.Keys(m.open)) {
-		c := m.open[id].call
+	for _, id := range slices.Sorted(maps.Keys(l.open)) {
+		c := l.open[id].call
 		switch {
 		case c == nil || c.over:
 		case c.resend:
@@ -114,9 +127,6 @@ func (m *machine) cutOff() {
 			m.finish(c, nil, ErrOutcomeUnknown)
 		}
 	}
-	clear(m.open)
+	l.open = nil
 	m.waiting = append(again, m.waiting...)
-	for _, s := range m.subs {
-		s.phase = idle
-	}
 }

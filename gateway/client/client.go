@@ -105,6 +105,11 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// Wake tells that the network is back, or that the machine or the application woke
+// up: a connection has to answer within 5 s, the next attempt comes within 2 s (once
+// in 30 s, and never before a time that a server told). Calling it often is harmless.
+func (c *Client) Wake() { c.step(func(m *machine, now time.Time) { m.nudge(now) }) }
+
 // State of the client now.
 func (c *Client) State() State {
 	c.mu.Lock()
@@ -207,6 +212,8 @@ func (c *Client) tell(a action) {
 		close(c.changed)
 		c.changed = make(chan struct{})
 		c.settings.log.Debug("client state", "from", a.From, "to", a.To, "err", a.Err)
+	case tellMove:
+		c.settings.log.Debug("client move", "from", a.From, "to", a.To, "reason", a.Reason, "took", a.Took, "err", a.Err)
 	case tellSubscribed:
 		if !a.Pending {
 			a.sub.settle(nil)
@@ -241,10 +248,9 @@ func (c *Client) sleep() {
 func (c *Client) tick() {
 	c.step(func(m *machine, now time.Time) {
 		c.wakeAt = time.Time{} // the timer is spent
-		paused := false
-		if m.link != nil {
-			k := c.conns[m.link.n]
-			paused = k != nil && k.paused.Load()
+		paused := false        // for one it is for all: they wait for the same mailbox
+		for _, k := range c.conns {
+			paused = paused || k.paused.Load()
 		}
 		m.tick(now, paused)
 	})

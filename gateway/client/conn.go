@@ -46,7 +46,7 @@ func (c *Client) open(a openLink) {
 	}
 	c.conns[a.link] = k
 	// Owns the socket; ended by drop, the peer, or its limits; Close waits for it.
-	c.running.Go(func() { k.run(ctx, a.url) })
+	c.running.Go(func() { k.run(ctx, a.url, a.ticket) })
 }
 
 // drop ends it, politely if it can. client.mu is held; nothing is reported after.
@@ -73,8 +73,8 @@ func (k *conn) wakeWriter() {
 	}
 }
 
-func (k *conn) run(ctx context.Context, url string) {
-	socket, br, refused := k.client.settings.handshake(ctx, url)
+func (k *conn) run(ctx context.Context, url, ticket string) {
+	socket, br, refused := k.client.settings.handshake(ctx, url, ticket)
 	k.cancel()
 	if refused != nil {
 		k.client.step(func(m *machine, now time.Time) {
@@ -218,7 +218,9 @@ func (k *conn) writeLoop(socket net.Conn) {
 			return
 		case <-k.wake:
 			if _, err := socket.Write(k.queued()); err != nil {
-				socket.Close() // the reader reports it
+				// The reader reports it. What a server said before it stopped reading (`busy`,
+				// written with the 101) is still to be read.
+				socket.SetReadDeadline(time.Now().Add(closeTime))
 				<-k.gone
 				return
 			}

@@ -17,7 +17,10 @@ import (
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
-var errBigHandshake = fmt.Errorf("the answer to the handshake has over %d bytes", wire.MaxHandshakeBytes)
+var (
+	errBigHandshake = fmt.Errorf("the answer to the handshake has over %d bytes", wire.MaxHandshakeBytes)
+	errOddProtocol  = errors.New("the server selected a subprotocol that is none")
+)
 
 // limitedConn bounds what a handshake reads: ws.Dialer takes header lines of any
 // length. Bytes that come behind the answer may be read with it.
@@ -38,13 +41,13 @@ func (c *limitedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// handshake dials and upgrades, until ctx ends. Exactly one of socket and refusal is
-// returned.
-func (s *settings) handshake(ctx context.Context, url string) (net.Conn, *bufio.Reader, *refusal) {
+// handshake dials and upgrades, until ctx ends, with a ticket to offer if there is
+// one. Exactly one of socket and refusal is returned.
+func (s *settings) handshake(ctx context.Context, url, ticket string) (net.Conn, *bufio.Reader, *refusal) {
 	var limited *limitedConn
 	r := &refusal{}
 	d := ws.Dialer{
-		Protocols: []string{wire.ProtocolJSON},
+		Protocols: offers(ticket),
 		Header:    ws.HandshakeHeaderHTTP(s.header),
 		TLSConfig: s.tls,
 		NetDial: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -55,9 +58,16 @@ func (s *settings) handshake(ctx context.Context, url string) (net.Conn, *bufio.
 			limited = &limitedConn{Conn: nc, left: 4 * wire.MaxHandshakeBytes} // TLS included
 			return limited, nil
 		},
-		OnStatusError: func(_ int, _ []byte, resp io.Reader) { r.read(resp) },
+		OnStatusError: func(status int, _ []byte, resp io.Reader) {
+			r.read(resp)
+			r.malformed = status == http.StatusBadRequest || status == http.StatusRequestHeaderFieldsTooLarge
+		},
 	}
-	socket, br, _, err := d.Dial(ctx, url)
+	socket, br, selected, err := d.Dial(ctx, url)
+	if err == nil && selected.Protocol != "" && selected.Protocol != wire.ProtocolJSON {
+		socket.Close()
+		err = errOddProtocol
+	}
 	if err != nil {
 		r.err = fmt.Errorf("connect to %s: %w", url, err)
 		return nil, nil, r

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
-	"github.com/spillway-io/spillway/proto/wire"
 )
 
 const (
@@ -16,32 +15,30 @@ const (
 )
 
 // heartbeat finds out that a connection is dead although nobody said so.
-func (m *machine) heartbeat(now time.Time, paused bool) {
-	l := m.link
+func (m *machine) heartbeat(now time.Time, l *link, paused bool) {
 	if !l.pongBy.IsZero() && !now.Before(l.pongBy) {
 		if !paused && now.Sub(l.pongBy) <= lateTimer {
-			m.do(dropLink{l.n, wire.ClosePingTimeout})
-			m.ended(now, loss{own: true, err: errPongTime})
+			m.drop(now, l, loss{own: true, err: errPongTime})
 			return
 		}
-		m.ping(now)
+		m.ping(now, l, l.pongTimeout)
 		return
 	}
 	if !now.Before(l.nextPing) {
-		m.ping(now)
+		m.ping(now, l, l.pongTimeout)
 	}
 }
 
-func (m *machine) ping(now time.Time) {
-	l := m.link
-	l.pongBy = now.Add(l.pongTimeout)
+// ping wants an answer within limit.
+func (m *machine) ping(now time.Time, l *link, limit time.Duration) {
+	l.pongBy = now.Add(limit)
 	l.nextPing = now.Add(l.pingInterval)
-	m.command(&command{kind: cmdPing}, &clientv1.ClientFrame{Frame: &clientv1.ClientFrame_Ping{Ping: &clientv1.Ping{}}})
+	m.command(l, &command{kind: cmdPing}, &clientv1.ClientFrame{Frame: &clientv1.ClientFrame_Ping{Ping: &clientv1.Ping{}}})
 }
 
 // alive: something came.
 func (m *machine) alive(n int) {
-	if m.link != nil && m.link.n == n {
-		m.link.pongBy = time.Time{}
+	if l := m.find(n); l != nil {
+		l.pongBy = time.Time{}
 	}
 }

@@ -12,6 +12,14 @@ import (
 // machine is the protocol of one client: what happened and when goes in by its
 // methods, what is to be done comes out of take. It has no socket, clock,
 // goroutine or lock; its caller serialises.
+//
+// It has up to two connections. link serves: commands go there. While it moves,
+// either ahead is an attempt beside it, or old is the connection that it left and
+// that still delivers (move.go):
+//
+//	link ──reconnect──▶ link + ahead ──connected──▶ old + link ──all taken over──▶ link
+//	                      │  ▲                        │
+//	                      └──┘ failed: again later    └─ link is lost: old serves again
 type machine struct {
 	// immutable
 	urls        []string
@@ -23,20 +31,21 @@ type machine struct {
 	state State
 	err   error // why it is DISCONNECTED
 	out   []action
+	stats Stats
 
-	// The attempt or connection, and how many there were. A client that moves will
-	// have a second one here.
-	link    *link
-	links   int
-	lastID  uint32
+	link, ahead, old *link // ahead and old: not both; neither without link
+	links            int   // opened so far; also the `attempt` of the newest
+	lastID           uint32
+
 	session string
+	ticket  string // stands for the identity; in memory only, never logged
 
 	// The next attempt, while link is nil.
+	next       plan
 	failures   int
-	nextAt     time.Time
-	nextURL    string // a server's hint, for one attempt
-	home       int    // of urls
-	silent     int    // failures without any answer of Spillway, since silentAt
+	nudgedAt   time.Time // the last time that nudge brought it forward
+	home       int       // of urls
+	silent     int       // failures without any answer of Spillway, since silentAt
 	silentAt   time.Time
 	stableTime time.Duration // so long up, and failures are forgotten
 
@@ -44,10 +53,19 @@ type machine struct {
 	needToken bool // before the next attempt
 	asking    bool // at most one at a time
 
-	subs     map[string]*Subscription
-	subsMade uint64
-	waiting  []*call             // not sent yet, in order
-	open     map[uint32]*command // sent on link
+	subs      map[string]*Subscription
+	subsMade  uint64
+	untaken   int     // subscriptions that old has to deliver yet
+	heldBytes int     // in the streams of all subscriptions
+	waiting   []*call // not sent yet, in order
+}
+
+// plan is an attempt to come.
+type plan struct {
+	at   time.Time
+	told bool   // by a server; nothing brings it forward
+	url  string // a server's hint, for this attempt only
+	pass string // a ticket for the slot told, offered at the door and nowhere else
 }
 
 const (
@@ -73,6 +91,7 @@ type (
 	openLink struct {
 		link     int
 		url      string
+		ticket   string        // to offer at the door; may be empty
 		deadline time.Duration // from now
 	}
 	// send one frame. It never comes before opened.
@@ -91,6 +110,7 @@ type (
 	finishCall struct{ call *call }
 
 	tellState      struct{ StateChange }
+	tellMove       struct{ Move }
 	tellSubscribed struct {
 		sub *Subscription
 		Subscribed
@@ -119,6 +139,7 @@ func (dropLink) act()       {}
 func (askToken) act()       {}
 func (finishCall) act()     {}
 func (tellState) act()      {}
+func (tellMove) act()       {}
 func (tellSubscribed) act() {}
 func (tellEvent) act()      {}
 func (tellGap) act()        {}
@@ -126,10 +147,7 @@ func (tellError) act()      {}
 func (tellEnd) act()        {}
 
 func newMachine(urls []string) *machine {
-	return &machine{
-		urls: urls, stableTime: stableUp,
-		subs: map[string]*Subscription{}, open: map[uint32]*command{},
-	}
+	return &machine{urls: urls, stableTime: stableUp, subs: map[string]*Subscription{}}
 }
 
 func (m *machine) do(a action) { m.out = append(m.out, a) }
@@ -144,6 +162,9 @@ func (m *machine) take() []action {
 func (m *machine) setState(to State, err error) {
 	from := m.state
 	m.state = to
+	if from == Connected && to == Reconnecting {
+		m.stats.Interruptions++
+	}
 	if from != to || err != nil {
 		m.do(tellState{StateChange{from, to, err}})
 	}
@@ -157,18 +178,25 @@ func (m *machine) start(now time.Time) {
 	m.err = nil
 	m.failures, m.silent, m.stableTime = 0, 0, stableUp
 	m.needToken = m.hasProvider && m.token == ""
-	m.nextAt, m.nextURL = now, ""
+	m.next = plan{at: now}
 	m.setState(Connecting, nil)
 	m.tick(now, false)
 }
 
 // stop ends everything: Close (err is ErrClosed), close 4200, no token.
 func (m *machine) stop(err error) {
-	if m.link != nil {
-		m.do(dropLink{m.link.n, wire.CloseNormal})
-		m.cutOff()
-		m.link = nil
+	for _, l := range []*link{m.ahead, m.old, m.link} {
+		if l == nil {
+			continue
+		}
+		if !l.gone {
+			m.do(dropLink{l.n, wire.CloseNormal})
+		}
+		m.cutOff(l)
 	}
+	m.link, m.ahead, m.old = nil, nil, nil
+	m.offStreams()
+	m.ticket, m.session = "", ""
 	for _, c := range m.waiting {
 		m.finish(c, nil, err)
 	}
@@ -186,19 +214,34 @@ func (m *machine) tick(now time.Time, paused bool) {
 		return
 	}
 	l := m.link
-	switch {
-	case l == nil:
+	if l == nil {
 		m.attempt(now)
-	case l.phase != up:
-		if !now.Before(l.deadline) {
-			m.drop(now, loss{own: true, err: errAttemptTime})
-		}
-	default:
-		m.heartbeat(now, paused)
-		if m.link == l {
-			m.refresh(now)
-			m.askAgain(now)
-		}
+		return
+	}
+	if l.phase != up {
+		m.late(now, l)
+		return
+	}
+	m.heartbeat(now, l, paused)
+	if m.old != nil {
+		m.heartbeat(now, m.old, paused)
+	}
+	if m.ahead != nil {
+		m.late(now, m.ahead)
+	}
+	if m.link != l {
+		return
+	}
+	m.refresh(now)
+	m.askAgain(now)
+	m.handOver(now)
+	m.moveOn(now)
+}
+
+// late ends an attempt that took too long.
+func (m *machine) late(now time.Time, l *link) {
+	if !now.Before(l.deadline) {
+		m.drop(now, l, loss{own: true, err: errAttemptTime})
 	}
 }
 
@@ -209,28 +252,52 @@ func (m *machine) wake() time.Time {
 	case m.state == Disconnected, l == nil && m.needToken && m.asking:
 		return time.Time{}
 	case l == nil:
-		return m.nextAt
+		return m.next.at
 	case l.phase != up:
 		return l.deadline
 	}
 	at := l.nextPing
-	for _, t := range []time.Time{l.pongBy, l.refreshAt, l.askAt} {
-		if !t.IsZero() && t.Before(at) {
-			at = t
+	sooner := func(list ...time.Time) {
+		for _, t := range list {
+			if !t.IsZero() && t.Before(at) {
+				at = t
+			}
 		}
+	}
+	sooner(l.pongBy, l.refreshAt)
+	switch {
+	case m.ahead != nil:
+		sooner(m.ahead.deadline)
+	case m.old != nil:
+		sooner(l.askAt, m.old.nextPing, m.old.pongBy, m.old.until)
+	default:
+		sooner(l.askAt, m.moveAt())
 	}
 	return at
 }
 
+// find gives the connection of this number, if it still matters.
+func (m *machine) find(n int) *link {
+	for _, l := range []*link{m.link, m.ahead, m.old} {
+		if l != nil && l.n == n {
+			return l
+		}
+	}
+	return nil
+}
+
 // command sends a frame and remembers what for.
-func (m *machine) command(c *command, f *clientv1.ClientFrame) uint32 {
+func (m *machine) command(l *link, c *command, f *clientv1.ClientFrame) uint32 {
 	m.lastID++
 	if m.lastID == 0 {
 		m.lastID = 1
 	}
 	f.Id = m.lastID
-	m.open[f.Id] = c
-	m.do(send{m.link.n, wire.AppendClient(nil, f)})
+	if l.open == nil {
+		l.open = map[uint32]*command{}
+	}
+	l.open[f.Id] = c
+	m.do(send{l.n, wire.AppendClient(nil, f)})
 	return f.Id
 }
 

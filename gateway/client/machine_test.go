@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,13 +20,37 @@ type world struct {
 	m   *machine
 	now time.Time
 
-	link     int // newest opened by the machine
-	dialling bool
-	open     bool
-	tokens   int // questions to the provider that are not answered
+	link     int          // newest opened by the machine
+	links    map[int]bool // those that live; true: open, false: dialling
+	tokens   int          // questions to the provider that are not answered
 	told     map[*Subscription]Position
 	ended    map[*Subscription]bool
 	finished map[*call]bool
+}
+
+// dialling gives the link that is being opened, 0: none.
+func (w *world) dialling() int {
+	for n, open := range w.links {
+		if !open {
+			return n
+		}
+	}
+	return 0
+}
+
+// open gives one of the links that are open, 0: none is.
+func (w *world) open() int {
+	var list []int
+	for n, open := range w.links {
+		if open {
+			list = append(list, n)
+		}
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return rapid.SampledFrom(list).Draw(w.t, "link")
 }
 
 func (w *world) channel() string {
@@ -57,25 +82,25 @@ func (w *world) settle() {
 func (w *world) action(a action) {
 	switch a := a.(type) {
 	case openLink:
-		if w.dialling || w.open {
-			w.t.Fatalf("link %d is opened while %d lives", a.link, w.link)
+		if w.dialling() > 0 || len(w.links) > 1 || len(w.links) == 1 && (w.m.link == nil || w.m.link.phase != up) {
+			w.t.Fatalf("link %d is opened while %v live", a.link, w.links)
 		}
 		if a.deadline < attemptTime || a.deadline > attemptTimeMax || a.link <= w.link {
 			w.t.Fatalf("%+v", a)
 		}
-		w.link, w.dialling = a.link, true
+		w.link, w.links[a.link] = a.link, false
 	case send:
-		if a.link != w.link || !w.open {
-			w.t.Fatalf("%s is sent on link %d, open is %d %v", a.text, a.link, w.link, w.open)
+		if !w.links[a.link] {
+			w.t.Fatalf("%s is sent on link %d, of %v", a.text, a.link, w.links)
 		}
 		if _, problem := wire.DecodeClient(a.text); problem != nil {
 			w.t.Fatalf("%s: %v", a.text, problem)
 		}
 	case dropLink:
-		if a.link != w.link || !w.open && !w.dialling {
+		if _, lives := w.links[a.link]; !lives {
 			w.t.Fatalf("link %d is dropped, which is gone", a.link)
 		}
-		w.dialling, w.open = false, false
+		delete(w.links, a.link)
 	case askToken:
 		if w.tokens++; w.tokens > 1 {
 			w.t.Fatal("the provider is asked twice at a time")
@@ -117,24 +142,49 @@ func (w *world) moved(s *Subscription, to Position, why string) {
 
 func (w *world) invariants() {
 	m := w.m
-	if m.link == nil && (w.dialling || w.open) {
-		w.t.Fatal("a link was forgotten without being dropped")
+	known := 0
+	for _, l := range []*link{m.link, m.ahead, m.old} {
+		if l == nil {
+			continue
+		}
+		known++
+		if _, lives := w.links[l.n]; !lives || l.gone {
+			w.t.Fatalf("link %d is kept, but gone", l.n)
+		}
+	}
+	if known != len(w.links) {
+		w.t.Fatalf("a link was forgotten without being dropped: %v", w.links)
+	}
+	if m.ahead != nil && m.old != nil || (m.ahead != nil || m.old != nil) && (m.link == nil || m.link.phase != up) {
+		w.t.Fatalf("links %+v %+v %+v", m.link, m.ahead, m.old)
 	}
 	if (m.state == Connected) != (m.link != nil && m.link.phase == up) {
 		w.t.Fatalf("%v with link %+v", m.state, m.link)
 	}
-	if m.state == Disconnected && (m.link != nil || len(m.waiting) > 0 || len(m.open) > 0) {
+	if m.state == Disconnected && (m.link != nil || len(m.waiting) > 0) {
 		w.t.Fatal("a client that has ended still has something open")
 	}
+	untaken, held := 0, 0
 	for _, s := range m.subs {
-		if s.phase != idle && m.link == nil {
-			w.t.Fatalf("%s is %v without a link", s.channel, s.phase)
+		if s.at.phase != idle && m.link == nil || s.was.phase != idle && m.old == nil || s.was.phase != idle && s.was.phase != live {
+			w.t.Fatalf("%s is %v, %v without a link", s.channel, s.at.phase, s.was.phase)
 		}
+		if s.untaken {
+			untaken++
+		}
+		for _, list := range [][]news{s.at.held, s.was.held} {
+			for _, n := range list {
+				held += n.size()
+			}
+		}
+	}
+	if untaken != m.untaken || held != m.heldBytes || m.old == nil && (untaken > 0 || held > 0) {
+		w.t.Fatalf("%d of %d untaken, %d of %d bytes held", untaken, m.untaken, held, m.heldBytes)
 	}
 }
 
 func (w *world) frame() *clientv1.ServerFrame {
-	f := &clientv1.ServerFrame{Id: rapid.SampledFrom([]uint32{0, w.m.lastID, w.m.lastID, w.m.lastID - 1}).Draw(w.t, "id")}
+	f := &clientv1.ServerFrame{Id: rapid.SampledFrom([]uint32{0, w.m.lastID, w.m.lastID, max(w.m.lastID, 1) - 1}).Draw(w.t, "id")}
 	number := rapid.Uint32Range(0, 100_000)
 	fail := func() *clientv1.Error {
 		e := &clientv1.Error{Code: clientv1.ErrorCode(rapid.IntRange(1, 10).Draw(w.t, "code")), Temporary: rapid.Bool().Draw(w.t, "temporary")}
@@ -164,7 +214,7 @@ func (w *world) frame() *clientv1.ServerFrame {
 		}
 		return e
 	}
-	switch rapid.IntRange(0, 11).Draw(w.t, "frame") {
+	switch rapid.IntRange(0, 13).Draw(w.t, "frame") {
 	case 0, 1, 2:
 		c := &clientv1.Connected{PingIntervalMs: number.Draw(w.t, "ping"), PongTimeoutMs: number.Draw(w.t, "pong"), RetryWindowMs: number.Draw(w.t, "window"), MaxFrameBytes: 1000 + number.Draw(w.t, "max")}
 		for range rapid.IntRange(0, 3).Draw(w.t, "n") {
@@ -175,8 +225,11 @@ func (w *world) frame() *clientv1.ServerFrame {
 			c.ExpiresInMs = &ms
 		}
 		f.Frame = &clientv1.ServerFrame_Connected{Connected: c}
-		if w.m.link != nil {
-			f.Id = w.m.link.connectID
+		c.Node = rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(w.t, "node")
+		for _, l := range []*link{w.m.link, w.m.ahead} {
+			if l != nil {
+				f.Id = l.connectID
+			}
 		}
 	case 3, 4:
 		f.Frame = &clientv1.ServerFrame_Subscribed{Subscribed: &clientv1.Subscribed{Subscriptions: []*clientv1.SubscriptionEntry{entry()}}}
@@ -199,19 +252,52 @@ func (w *world) frame() *clientv1.ServerFrame {
 	case 10:
 		f.Frame = &clientv1.ServerFrame_Published{Published: &clientv1.Published{}}
 	case 11:
-		f.Frame = &clientv1.ServerFrame_Refreshed{Refreshed: &clientv1.Refreshed{}}
+		f.Frame = &clientv1.ServerFrame_Refreshed{Refreshed: &clientv1.Refreshed{Ticket: "refreshed"}}
+	case 12, 13:
+		f.Frame = w.reconnect()
 	}
 	return f
 }
 
-// Whatever happens in whatever order: one attempt at a time, one question to the
+// comeUp: the newest link gets as far as connected.
+func (w *world) comeUp() {
+	if n := w.dialling(); n != 0 {
+		w.links[n] = true
+		w.m.opened(w.now, n)
+		w.settle()
+	}
+	for _, l := range []*link{w.m.link, w.m.ahead} {
+		if l == nil || l.phase != greeting {
+			continue
+		}
+		c := &clientv1.Connected{Node: fmt.Sprint("n", l.n), Ticket: "connected"}
+		for _, g := range l.greeted {
+			s := g.sub
+			e := &clientv1.SubscriptionEntry{Channel: s.channel, Epoch: "e", Offset: rapid.Uint64Range(0, 5).Draw(w.t, "head")}
+			if g.pos.Epoch == "e" && rapid.Bool().Draw(w.t, "recovered") {
+				e.Recovered, e.Offset = true, g.pos.Offset+2
+			}
+			c.Subscriptions = append(c.Subscriptions, e)
+		}
+		w.m.frame(w.now, l.n, &clientv1.ServerFrame{Id: l.connectID, Frame: &clientv1.ServerFrame_Connected{Connected: c}})
+		w.settle()
+	}
+}
+
+func (w *world) reconnect() *clientv1.ServerFrame_Reconnect {
+	return &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{
+		AfterMs: rapid.Uint32Range(0, 2000).Draw(w.t, "after"), DeadlineMs: rapid.Uint32Range(0, 60_000).Draw(w.t, "deadline"), Ticket: "moved",
+	}}
+}
+
+// Whatever happens in whatever order: one attempt at a time (and one connection beside it), one question to the
 // provider at a time, nothing sent into a link that is not open, every event in
 // order or announced as lost, every call answered at most once, no busy loop.
 func TestMachineKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
 			t: t, m: newMachine([]string{"ws://a.test/v1/ws", "ws://b.test/v1/ws"}), now: time.Unix(1_764_470_000, 0),
-			told: map[*Subscription]Position{}, ended: map[*Subscription]bool{}, finished: map[*call]bool{},
+			links: map[int]bool{}, told: map[*Subscription]Position{}, ended: map[*Subscription]bool{}, finished: map[*call]bool{},
 		}
 		w.m.hasProvider = rapid.Bool().Draw(t, "provider")
 		w.m.random = func(d time.Duration) time.Duration {
@@ -250,64 +336,77 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 					w.m.tick(w.now, false)
 					w.settle()
 				}
-				if w.dialling {
-					w.dialling, w.open = false, true
-					w.m.opened(w.now, w.link)
+				w.comeUp()
+			}),
+			"move": act(func() {
+				l := w.m.link
+				if l == nil || l.phase != up {
+					return
+				}
+				w.m.frame(w.now, l.n, &clientv1.ServerFrame{Frame: w.reconnect()})
+				w.settle()
+				if at := w.m.moveAt(); !at.IsZero() {
+					w.now = at
+					w.m.tick(w.now, false)
 					w.settle()
 				}
-				if l := w.m.link; l != nil && l.phase == greeting {
-					w.m.frame(w.now, l.n, &clientv1.ServerFrame{Id: l.connectID, Frame: &clientv1.ServerFrame_Connected{Connected: &clientv1.Connected{}}})
-				}
+				w.comeUp()
 			}),
 			"answer": act(func() { // of an honest server
 				for _, s := range w.m.inOrder() {
-					if s.phase != asked && s.phase != pending || !w.open {
+					st := s.at
+					if w.m.link == nil || st.phase != asked && st.phase != pending {
 						continue
 					}
 					e := &clientv1.SubscriptionEntry{Channel: s.channel, Epoch: "e", Offset: 5}
-					if s.known && s.pos.Epoch == "e" {
-						e.Recovered, e.Offset = true, s.pos.Offset+2
+					if st.asked.Epoch == "e" {
+						e.Recovered, e.Offset = true, st.asked.Offset+2
 					}
-					f := &clientv1.ServerFrame{Id: s.askID, Frame: &clientv1.ServerFrame_Subscribed{Subscribed: &clientv1.Subscribed{Subscriptions: []*clientv1.SubscriptionEntry{e}}}}
-					if s.phase == pending {
+					f := &clientv1.ServerFrame{Id: st.askID, Frame: &clientv1.ServerFrame_Subscribed{Subscribed: &clientv1.Subscribed{Subscriptions: []*clientv1.SubscriptionEntry{e}}}}
+					if st.phase == pending {
 						f.Id = 0
 					}
-					w.m.frame(w.now, w.link, f)
+					w.m.frame(w.now, w.m.link.n, f)
 					w.settle()
 				}
 			}),
 			"event": act(func() {
-				if s := w.m.subs[w.channel()]; s != nil && w.open {
+				if s, n := w.m.subs[w.channel()], w.open(); s != nil && n != 0 {
 					offset := s.pos.Offset + rapid.Uint64Range(0, 2).Draw(w.t, "ahead")
-					w.m.frame(w.now, w.link, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{Channel: s.channel, Offset: offset}}})
+					w.m.frame(w.now, n, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{Channel: s.channel, Offset: offset}}})
 				}
 			}),
 			"opened": act(func() {
-				if w.dialling {
-					w.dialling, w.open = false, true
-					w.m.opened(w.now, w.link)
+				if n := w.dialling(); n != 0 {
+					w.links[n] = true
+					w.m.opened(w.now, n)
 				}
 			}),
 			"refused": act(func() {
-				if w.dialling {
-					w.dialling = false
-					w.m.refused(w.now, w.link, refusal{err: errors.New("no"), waitIsTold: rapid.Bool().Draw(w.t, "told"), wait: time.Second})
+				if n := w.dialling(); n != 0 {
+					delete(w.links, n)
+					w.m.refused(w.now, n, refusal{err: errors.New("no"), waitIsTold: rapid.Bool().Draw(w.t, "told"), wait: time.Second})
 				}
 			}),
 			"lost": act(func() {
-				if w.open {
-					w.open = false
-					w.m.lost(w.now, w.link, rapid.SampledFrom([]wire.CloseCode{0, 1000, 1002, 4001, 4005, 4100, 4200}).Draw(w.t, "code"), nil)
+				if n := w.open(); n != 0 {
+					delete(w.links, n)
+					w.m.lost(w.now, n, rapid.SampledFrom([]wire.CloseCode{0, 1000, 1002, 4001, 4005, 4006, 4100, 4200}).Draw(w.t, "code"), nil)
 				}
 			}),
 			"late news of an old link": act(func() {
-				w.m.opened(w.now, w.link-1)
-				w.m.lost(w.now, w.link-1, 4200, nil)
-				w.m.frame(w.now, w.link-1, w.frame())
+				for n := range w.link {
+					if _, lives := w.links[n]; lives {
+						continue
+					}
+					w.m.opened(w.now, n)
+					w.m.lost(w.now, n, 4200, nil)
+					w.m.frame(w.now, n, &clientv1.ServerFrame{Frame: w.reconnect()})
+				}
 			}),
 			"frame": act(func() {
-				if w.open {
-					w.m.frame(w.now, w.link, w.frame())
+				if n := w.open(); n != 0 {
+					w.m.frame(w.now, n, w.frame())
 				}
 			}),
 			"token": act(func() {
@@ -346,7 +445,7 @@ func TestWaitsAreSpread(t *testing.T) {
 		m.failures = failures
 		var asked time.Duration
 		m.random = func(d time.Duration) time.Duration { asked = d; return 0 }
-		m.backoff()
+		m.backoff(&m.failures)
 		if asked != most || m.failures != failures+1 {
 			t.Errorf("after %d failures: up to %v, then %d", failures, asked, m.failures)
 		}
@@ -363,8 +462,8 @@ func TestHintsNeverLeaveTLS(t *testing.T) {
 		{"ws://a.test", "", ""},
 	} {
 		m := newMachine([]string{c.home})
-		if m.hint(c.hint); m.nextURL != c.want {
-			t.Errorf("%v: %q", c, m.nextURL)
+		if got := m.hint(nil, c.hint); got != c.want {
+			t.Errorf("%v: %q", c, got)
 		}
 	}
 }

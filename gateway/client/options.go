@@ -32,6 +32,7 @@ type settings struct {
 	name     string
 	random   func(time.Duration) time.Duration
 	onState  func(StateChange)
+	onMove   func(Move)
 	joined   func(channel string) Handler
 }
 
@@ -72,6 +73,10 @@ func WithRandom(f func(d time.Duration) time.Duration) Option {
 // WithOnState is called, like other callbacks, at every change of state and after
 // every failed attempt.
 func WithOnState(f func(StateChange)) Option { return func(s *settings) { s.onState = f } }
+
+// WithOnMove is called, like other callbacks, after every finished move to another
+// edge and after every attempt at one that failed.
+func WithOnMove(f func(Move)) Option { return func(s *settings) { s.onMove = f } }
 
 // WithJoined makes handlers for channels that the token joins and Subscribe did not
 // name. Without it their events are dropped.

@@ -179,7 +179,7 @@ func TestStopTellsTheApplicationAndConnectBeginsAnew(t *testing.T) {
 		}
 		c.Start()
 		p = s.accept()
-		p.expect(`{"type":"connect","id":$,"subscriptions":[{"channel":"a","epoch":"e","offset":4}],"client":"spillway-go"}`)
+		p.expect(`{"type":"connect","id":$,"attempt":@,"subscriptions":[{"channel":"a","epoch":"e","offset":4}],"client":"spillway-go"}`)
 		go p.drain()
 	})
 }

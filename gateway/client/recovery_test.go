@@ -38,13 +38,13 @@ func TestNothingIsLostOrDoubledAfterACut(t *testing.T) {
 		sub := mustSubscribe(t, c, "a", l)
 		c.Start()
 		p := s.accept()
-		id := p.expect(`{"type":"connect","id":$,"subscriptions":[{"channel":"a"}],"client":"spillway-go"}`)
+		id := p.expect(`{"type":"connect","id":$,"attempt":@,"subscriptions":[{"channel":"a"}],"client":"spillway-go"}`)
 		p.send(id, hello+`{"channel":"a","epoch":"e","offset":4,"recovered":false}`+helloEnd, event("a", 5), event("a", 6))
 		l.expect(t, "subscribed e:4 recovered=false", `event e:5 {"n":5}`, `event e:6 {"n":6}`)
 		p.cut()
 
 		p = s.accept()
-		id = p.expect(`{"type":"connect","id":$,"subscriptions":[{"channel":"a","epoch":"e","offset":6}],"client":"spillway-go"}`)
+		id = p.expect(`{"type":"connect","id":$,"attempt":@,"subscriptions":[{"channel":"a","epoch":"e","offset":6}],"client":"spillway-go"}`)
 		p.send(id, hello+`{"channel":"a","epoch":"e","offset":8,"recovered":true}`+helloEnd)
 		p.send(0, event("a", 5), event("a", 6), event("a", 7), event("a", 7), event("a", 8), event("a", 9))
 		l.expect(t, "subscribed e:6 recovered=true", `event e:7 {"n":7}`, `event e:8 {"n":8}`, `event e:9 {"n":9}`)
@@ -82,7 +82,7 @@ func TestLossIsTold(t *testing.T) {
 			"gap e:16 to f:0 epoch 0s", `event f:1 {"n":1}`)
 		p.cut()
 		p = s.accept()
-		p.expect(`{"type":"connect","id":$,"subscriptions":[{"channel":"a","epoch":"f","offset":1}],"client":"spillway-go"}`)
+		p.expect(`{"type":"connect","id":$,"attempt":@,"subscriptions":[{"channel":"a","epoch":"f","offset":1}],"client":"spillway-go"}`)
 		go p.drain()
 	})
 }
@@ -225,7 +225,7 @@ func TestChannelsThatTheTokenJoins(t *testing.T) {
 		l.expect(t, "joined user:ann", "subscribed e:1 recovered=false", `event e:2 {"n":2}`)
 		p.cut()
 		p = s.accept()
-		p.expect(`{"type":"connect","id":$,"subscriptions":[{"channel":"user:ann","epoch":"e","offset":2}],"client":"spillway-go"}`)
+		p.expect(`{"type":"connect","id":$,"attempt":@,"subscriptions":[{"channel":"user:ann","epoch":"e","offset":2}],"client":"spillway-go"}`)
 		go p.drain()
 	})
 }

@@ -24,6 +24,7 @@ type server struct {
 	arrived chan net.Conn
 	dials   []time.Time // of a bubble's clock; read when nothing dials
 	down    bool        // dials fail
+	attempt uint64      // the highest that a connect told
 }
 
 func newServer(t *testing.T) *server {
@@ -58,20 +59,27 @@ func (s *server) client(opts ...Option) *Client {
 
 // peer is one accepted connection.
 type peer struct {
-	t  *testing.T
-	nc net.Conn
-	r  *bufio.Reader
+	t       *testing.T
+	s       *server
+	nc      net.Conn
+	r       *bufio.Reader
+	offered []string // subprotocols
+	attempt uint64   // told in connect
 }
 
 // accept waits for the next dial and upgrades it.
 func (s *server) accept() *peer {
 	s.t.Helper()
 	nc := s.acceptRaw()
-	up := ws.Upgrader{Protocol: func(p []byte) bool { return string(p) == wire.ProtocolJSON }}
+	p := &peer{t: s.t, s: s, nc: nc, r: bufio.NewReader(nc)}
+	up := ws.Upgrader{Protocol: func(b []byte) bool {
+		p.offered = append(p.offered, string(b))
+		return false
+	}}
 	if _, err := up.Upgrade(nc); err != nil {
 		s.t.Fatalf("upgrade: %v", err)
 	}
-	return &peer{s.t, nc, bufio.NewReader(nc)}
+	return p
 }
 
 func (s *server) acceptRaw() net.Conn {
@@ -114,16 +122,29 @@ func (p *peer) next() *clientv1.ClientFrame {
 		if problem != nil {
 			p.t.Fatalf("%s: %v", f.Payload, problem)
 		}
+		if connect := c.GetConnect(); connect != nil {
+			p.attempts(connect.GetAttempt())
+		}
 		return c
 	}
 }
 
-// expect reads one command and compares it with text, in which $ stands for the id.
+// attempts rise with each connection, and stay when connect is repeated on one.
+func (p *peer) attempts(n uint64) {
+	if n == 0 || p.attempt == 0 && n <= p.s.attempt || p.attempt > 0 && n != p.attempt {
+		p.t.Errorf("attempt %d, here before: %d, elsewhere: %d", n, p.attempt, p.s.attempt)
+	}
+	p.attempt = n
+	p.s.attempt = max(p.s.attempt, n)
+}
+
+// expect reads one command and compares it with text, in which $ stands for the id and
+// @ for the attempt.
 func (p *peer) expect(text string) uint32 {
 	p.t.Helper()
 	c := p.next()
 	got := string(wire.AppendClient(nil, c))
-	if want := strings.ReplaceAll(text, "$", fmt.Sprint(c.Id)); got != want {
+	if want := strings.NewReplacer("$", fmt.Sprint(c.Id), "@", fmt.Sprint(p.attempt)).Replace(text); got != want {
 		p.t.Fatalf("the client sent\n%s\nwant\n%s", got, want)
 	}
 	return c.Id
@@ -144,7 +165,7 @@ func (p *peer) send(id uint32, frames ...string) {
 const (
 	hello       = `{"type":"connected","id":$,"session":"s","node":"edge-1","region":"eu","ping_interval_ms":30000,"pong_timeout_ms":10000,"retry_window_ms":2000,"max_frame_bytes":65536,"subscriptions":[`
 	helloEnd    = `]}`
-	bareConnect = `{"type":"connect","id":$,"client":"spillway-go"}`
+	bareConnect = `{"type":"connect","id":$,"attempt":@,"client":"spillway-go"}`
 )
 
 // welcome answers connect.

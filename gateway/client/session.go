@@ -10,13 +10,13 @@ import (
 // greet sends connect with as many subscriptions as one frame takes; connected
 // is followed by the rest. Those that want the newest n events are among the rest:
 // connect has no `last`.
-func (m *machine) greet() {
-	l := m.link
-	c := &clientv1.Connect{Token: m.token, Client: m.name}
+func (m *machine) greet(l *link) {
+	attempt := uint64(l.n)
+	c := &clientv1.Connect{Token: m.token, Ticket: m.ticket, Attempt: &attempt, Client: m.name}
 	f := &clientv1.ClientFrame{Id: ^uint32(0), Frame: &clientv1.ClientFrame_Connect{Connect: c}}
 	size := len(wire.AppendClient(nil, f)) + len(`,"subscriptions":[]`)
+	l.greeted = nil
 	for _, s := range m.inOrder() {
-		s.phase = idle
 		if s.last > 0 && !s.known {
 			continue
 		}
@@ -24,94 +24,140 @@ func (m *machine) greet() {
 		if size += askSize(ask); size > l.maxFrame {
 			break
 		}
-		s.phase = asked
+		l.greeted = append(l.greeted, greeted{s, s.position()})
 		c.Subscriptions = append(c.Subscriptions, ask)
 	}
-	l.connectID = m.command(&command{kind: cmdConnect}, f)
-	for _, s := range m.subs {
-		if s.phase == asked {
-			s.askID = l.connectID
-		}
-	}
+	l.connectID = m.command(l, &command{kind: cmdConnect}, f)
+}
+
+// greeted is a subscription named in connect, and the position told for it.
+type greeted struct {
+	sub *Subscription
+	pos Position
 }
 
 // frame is one frame from the server.
 func (m *machine) frame(now time.Time, n int, f *clientv1.ServerFrame) {
-	l := m.link
-	if l == nil || l.n != n {
+	l := m.find(n)
+	if l == nil || l.gone {
 		return
 	}
 	l.heard = true
-	m.alive(n)
+	l.pongBy = time.Time{}
 	switch b := f.Frame.(type) {
 	case *clientv1.ServerFrame_Connected:
-		m.connected(now, f.Id, b.Connected)
+		m.connected(now, l, f.Id, b.Connected)
 	case *clientv1.ServerFrame_Subscribed:
-		m.subscribed(now, f.Id, b.Subscribed)
+		m.subscribed(now, l, f.Id, b.Subscribed)
 	case *clientv1.ServerFrame_Unsubscribed:
-		m.unsubscribed(f.Id, b.Unsubscribed)
+		m.unsubscribed(l, f.Id, b.Unsubscribed)
 	case *clientv1.ServerFrame_Event:
-		m.event(b.Event)
+		m.event(l, b.Event)
 	case *clientv1.ServerFrame_Gap:
-		m.gap(b.Gap)
+		m.gap(l, b.Gap)
 	case *clientv1.ServerFrame_Refreshed:
-		delete(m.open, f.Id)
-		m.expires(now, b.Refreshed.ExpiresInMs)
+		delete(l.open, f.Id)
+		m.newTicket(l, b.Refreshed.Ticket)
+		m.expires(now, l, b.Refreshed.ExpiresInMs)
 	case *clientv1.ServerFrame_Pong:
 		if b.Pong.RetryWindowMs > 0 {
 			l.retryWindow = millis(b.Pong.RetryWindowMs)
 		}
-		m.answer(f)
+		m.newTicket(l, b.Pong.Ticket)
+		m.answer(l, f)
 	case *clientv1.ServerFrame_Reconnect:
-		// Moving before the end comes later; until then the slot is for after it.
-		at := now.Add(millis(b.Reconnect.AfterMs))
-		l.verdict = verdict{wire.CloseShutdown, b.Reconnect.Reason, at, b.Reconnect.Url}
+		m.reconnect(now, l, b.Reconnect)
 	case *clientv1.ServerFrame_Busy:
+		m.stats.Busy++
 		at := now.Add(min(millis(b.Busy.RetryAfterMs), serverWaitMax))
-		l.verdict = verdict{wire.CloseBusy, b.Busy.Scope, at, b.Busy.Url}
+		l.verdict = verdict{code: wire.CloseBusy, reason: b.Busy.Scope, at: at, url: b.Busy.Url, pass: pass(b.Busy.Ticket)}
 	case *clientv1.ServerFrame_Error:
-		m.failed(now, f, b.Error)
+		m.failed(now, l, f, b.Error)
 	default: // published, history, presence; a type of a later version has no command
-		m.answer(f)
+		m.answer(l, f)
 	}
+	m.handOver(now)
 }
 
-func (m *machine) connected(now time.Time, id uint32, c *clientv1.Connected) {
-	l := m.link
-	if l.phase == up || id != l.connectID {
+func (m *machine) connected(now time.Time, l *link, id uint32, c *clientv1.Connected) {
+	if l.phase != greeting || id != l.connectID {
 		return
 	}
-	delete(m.open, id)
+	if l == m.ahead && c.Node != "" && c.Node == m.link.node {
+		m.drop(now, l, loss{err: errSameNode})
+		return
+	}
+	delete(l.open, id)
 	l.phase, l.upSince = up, now
 	l.pingInterval = orDefault(millis(c.PingIntervalMs), defaultPingInterval)
 	l.pongTimeout = orDefault(millis(c.PongTimeoutMs), defaultPongTimeout)
 	l.retryWindow = millis(c.RetryWindowMs)
 	l.nextPing = now.Add(m.random(l.pingInterval))
-	l.node, l.region, m.session = c.Node, c.Region, c.Session
+	l.node, l.region = c.Node, c.Region
 	if c.MaxFrameBytes > 0 {
 		l.maxFrame = int(c.MaxFrameBytes)
 	}
-	m.expires(now, c.ExpiresInMs)
+	if l == m.ahead {
+		m.arrive(now, l)
+	}
+	m.session = c.Session
+	m.keepTicket(c.Ticket)
+	m.stats.Connects++
+	if c.Resumed {
+		m.stats.Resumes++
+	}
+	m.expires(now, l, c.ExpiresInMs)
 	m.setState(Connected, nil)
-	for _, e := range c.Subscriptions {
+	m.welcome(now, l, c.Subscriptions)
+	m.askIdle(now)
+	m.sendWaiting()
+}
+
+// welcome applies what connected says about channels.
+func (m *machine) welcome(now time.Time, l *link, entries []*clientv1.SubscriptionEntry) {
+	for _, g := range l.greeted {
+		if m.subs[g.sub.channel] == g.sub {
+			g.sub.at = stream{phase: asked, askID: l.connectID, asked: g.pos}
+		} else {
+			// Ended since. What the server has of it belongs to no later one.
+			m.sendUnsubscribe(l, g.sub.channel)
+			entries = without(entries, g.sub.channel)
+		}
+	}
+	l.greeted = nil
+	for _, e := range entries {
 		s := m.subs[e.Channel]
 		if s == nil && e.Error == nil && m.joined != nil {
 			if s = m.joined(e.Channel); s != nil {
 				m.keep(s)
-				s.phase, s.askID = asked, id
+				s.at = stream{phase: asked, askID: l.connectID}
 			}
 		}
-		if s != nil && s.phase == asked && s.askID == id {
+		if s != nil && s.at.phase == asked && s.at.askID == l.connectID {
 			m.entry(now, s, e)
 		}
 	}
 	for _, s := range m.subs {
-		if s.phase == asked && s.askID == id {
-			s.phase = idle // it was not answered: ask once more
+		if s.at.phase == asked && s.at.askID == l.connectID {
+			s.at.phase = idle // it was not answered: ask once more
 		}
 	}
-	m.askIdle(now)
-	m.sendWaiting()
+}
+
+func without(entries []*clientv1.SubscriptionEntry, channel string) (out []*clientv1.SubscriptionEntry) {
+	for _, e := range entries {
+		if e.Channel != channel {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// newTicket takes a ticket from the connection that serves.
+func (m *machine) newTicket(l *link, ticket string) {
+	if l == m.link {
+		m.keepTicket(ticket)
+	}
 }
 
 func orDefault(d, def time.Duration) time.Duration {
@@ -122,43 +168,45 @@ func orDefault(d, def time.Duration) time.Duration {
 }
 
 // failed: an error, as the answer to a command or about the connection.
-func (m *machine) failed(now time.Time, f *clientv1.ServerFrame, e *clientv1.Error) {
-	l := m.link
+func (m *machine) failed(now time.Time, l *link, f *clientv1.ServerFrame, e *clientv1.Error) {
 	if e.Close != nil {
 		l.verdict = verdict{code: wire.CloseCode(*e.Close), reason: newError(e).Error()}
 		if e.RetryAfterMs != nil {
 			l.verdict.at = now.Add(min(millis(*e.RetryAfterMs), serverWaitMax))
 		}
 	}
-	c := m.open[f.Id]
+	c := l.open[f.Id]
 	if f.Id == 0 || c == nil {
 		return
 	}
-	delete(m.open, f.Id)
+	delete(l.open, f.Id)
 	switch c.kind {
 	case cmdConnect:
-		m.notWelcome(now, e)
+		m.notWelcome(now, l, e)
 	case cmdSubscribe:
 		for _, s := range c.subs {
-			if s.phase == asked && s.askID == f.Id {
+			if l == m.link && s.at.phase == asked && s.at.askID == f.Id {
 				m.subscriptionFailed(now, s, e)
 			}
 		}
 	case cmdRefresh:
-		m.refreshLater(now)
+		m.refreshLater(now, l)
 	case cmdCall:
 		m.finish(c.call, nil, newError(e))
 	}
 }
 
-// notWelcome: connect was refused. Without a close, one more connect may follow on
-// this connection, with a token from the provider, which is asked once.
-func (m *machine) notWelcome(now time.Time, e *clientv1.Error) {
-	l := m.link
+// notWelcome: connect was refused: neither ticket nor token is good. Without a close,
+// one more connect may follow on this connection, with a token from the provider,
+// which is asked once.
+func (m *machine) notWelcome(now time.Time, l *link, e *clientv1.Error) {
+	stale := e.Code == clientv1.ErrorCode_ERROR_CODE_EXPIRED || e.Code == clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED
+	if stale {
+		m.ticket = ""
+	}
 	if l.phase == up || e.Close != nil {
 		return // the close follows
 	}
-	stale := e.Code == clientv1.ErrorCode_ERROR_CODE_EXPIRED || e.Code == clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED
 	if stale && m.hasProvider && !l.askedToken {
 		l.askedToken, l.wantsToken = true, true
 		m.ask()
@@ -168,11 +216,5 @@ func (m *machine) notWelcome(now time.Time, e *clientv1.Error) {
 	if e.RetryAfterMs != nil {
 		end.at = now.Add(min(millis(*e.RetryAfterMs), serverWaitMax))
 	}
-	m.drop(now, end)
-}
-
-// drop ends the link from this side.
-func (m *machine) drop(now time.Time, e loss) {
-	m.do(dropLink{m.link.n, wire.CloseNormal})
-	m.ended(now, e)
+	m.drop(now, l, end)
 }

@@ -30,7 +30,7 @@ func TestOverRealSockets(t *testing.T) {
 				return
 			}
 			got <- hs.Protocol + " " + r.Header.Get("X-Test")
-			p := &peer{t, nc, bufio.NewReader(rw)}
+			p := &peer{t: t, s: newServer(t), nc: nc, r: bufio.NewReader(rw)}
 			p.nc.SetDeadline(time.Now().Add(30 * time.Second))
 			id := p.next().Id
 			p.send(id, hello+`{"channel":"a","epoch":"e","offset":0,"recovered":false}`+helloEnd, event("a", 1))

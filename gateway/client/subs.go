@@ -24,9 +24,7 @@ func (m *machine) subscribe(now time.Time, s *Subscription) error {
 		return ErrSubscribed
 	}
 	m.keep(s)
-	if m.link != nil && m.link.phase == up {
-		m.askIdle(now)
-	}
+	m.askIdle(now)
 	return nil
 }
 
@@ -36,25 +34,51 @@ func (m *machine) keep(s *Subscription) {
 	m.subs[s.channel] = s
 }
 
-// unsubscribe ends one.
+// unsubscribe ends one. While an attempt to move is under way the server hears of it
+// when that has ended, and an old connection only if it has to serve again.
 func (m *machine) unsubscribe(s *Subscription) {
-	if s.phase == over {
+	if s.at.phase == over {
 		return
 	}
-	asked := s.phase != idle
+	known, before := s.at.phase != idle, s.was.phase != idle
 	m.remove(s)
-	if l := m.link; asked && l != nil && l.phase == up {
-		m.command(&command{kind: cmdUnsubscribe}, &clientv1.ClientFrame{
-			Frame: &clientv1.ClientFrame_Unsubscribe{Unsubscribe: &clientv1.Unsubscribe{Channel: s.channel}},
-		})
+	l := m.link
+	if l == nil || l.phase != up {
+		return
+	}
+	switch {
+	case known && m.ahead != nil:
+		l.unsubscribing = append(l.unsubscribing, s.channel)
+	case known:
+		m.sendUnsubscribe(l, s.channel)
+	}
+	if before && m.old != nil {
+		m.old.unsubscribing = append(m.old.unsubscribing, s.channel)
 	}
 }
 
+func (m *machine) sendUnsubscribe(l *link, channel string) {
+	m.command(l, &command{kind: cmdUnsubscribe}, &clientv1.ClientFrame{
+		Frame: &clientv1.ClientFrame_Unsubscribe{Unsubscribe: &clientv1.Unsubscribe{Channel: channel}},
+	})
+}
+
 func (m *machine) remove(s *Subscription) {
-	s.phase = over
+	m.settled(s)
+	m.forget(&s.was)
+	m.forget(&s.at)
+	s.at.phase = over
 	if m.subs[s.channel] == s {
 		delete(m.subs, s.channel)
 	}
+}
+
+// position as connect and subscribe tell it; zero: none.
+func (s *Subscription) position() Position {
+	if s.known {
+		return s.pos
+	}
+	return Position{}
 }
 
 // request is the question for this subscription: from its position on, else for
@@ -80,7 +104,11 @@ func askSize(r *clientv1.SubscriptionRequest) int {
 }
 
 // askIdle asks for every subscription that is due, in as few frames as may be.
+// It waits while an attempt to move is under way, whose connect told the list.
 func (m *machine) askIdle(now time.Time) {
+	if m.link == nil || m.link.phase != up || m.ahead != nil {
+		return
+	}
 	const head = 64 // of the frame around the list
 	var batch []*Subscription
 	size := head
@@ -93,7 +121,7 @@ func (m *machine) askIdle(now time.Time) {
 	m.link.askAt = time.Time{}
 	for _, s := range m.inOrder() {
 		switch {
-		case s.phase != idle:
+		case s.at.phase != idle:
 		case now.Before(s.retryAt):
 			if at := m.link.askAt; at.IsZero() || s.retryAt.Before(at) {
 				m.link.askAt = s.retryAt
@@ -115,11 +143,11 @@ func (m *machine) askFor(subs []*Subscription) {
 	for _, s := range subs {
 		ask.Subscriptions = append(ask.Subscriptions, s.request())
 	}
-	id := m.command(&command{kind: cmdSubscribe, subs: subs}, &clientv1.ClientFrame{
+	id := m.command(m.link, &command{kind: cmdSubscribe, subs: subs}, &clientv1.ClientFrame{
 		Frame: &clientv1.ClientFrame_Subscribe{Subscribe: ask},
 	})
 	for _, s := range subs {
-		s.phase, s.askID = asked, id
+		s.at = stream{phase: asked, askID: id, asked: s.position()}
 	}
 }
 
@@ -131,20 +159,23 @@ func (m *machine) askAgain(now time.Time) {
 }
 
 // subscribed brings answers (to the command id) or verdicts (id 0).
-func (m *machine) subscribed(now time.Time, id uint32, f *clientv1.Subscribed) {
-	delete(m.open, id)
+func (m *machine) subscribed(now time.Time, l *link, id uint32, f *clientv1.Subscribed) {
+	delete(l.open, id)
+	if l != m.link {
+		return // only the connection that serves is asked
+	}
 	for _, e := range f.Subscriptions {
 		s := m.subs[e.Channel]
 		if s == nil {
 			continue
 		}
-		if s.phase == asked && s.askID == id || s.phase == pending && id == 0 {
+		if st := &s.at; st.phase == asked && st.askID == id || st.phase == pending && id == 0 {
 			m.entry(now, s, e)
 		}
 	}
 	// A channel that the answer left out would wait for ever.
 	for _, s := range m.subs {
-		if id != 0 && s.phase == asked && s.askID == id {
+		if id != 0 && s.at.phase == asked && s.at.askID == id {
 			m.subscriptionFailed(now, s, &clientv1.Error{
 				Code: clientv1.ErrorCode_ERROR_CODE_INTERNAL, Message: "the answer does not name the channel", Temporary: true,
 			})
@@ -154,16 +185,33 @@ func (m *machine) subscribed(now time.Time, id uint32, f *clientv1.Subscribed) {
 
 // entry applies where a subscription stands.
 func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.SubscriptionEntry) {
+	st, covered := &s.at, s.was.phase == live
 	switch {
 	case e.Error != nil:
 		m.subscriptionFailed(now, s, e.Error)
 		return
 	case e.Pending:
-		s.phase = pending
-		m.do(tellSubscribed{s, Subscribed{Pending: true}})
+		if st.phase = pending; !covered {
+			m.do(tellSubscribed{s, Subscribed{Pending: true}})
+		}
 		return
 	}
-	s.phase, s.refused = live, 0
+	st.phase, st.epoch, st.target, s.refused = live, e.Epoch, Position{e.Epoch, e.Offset}, 0
+	switch {
+	case covered:
+		m.join(s, e)
+	case s.known && s.pos != st.asked:
+		// Another connection brought more since this was asked, and has ended.
+		before := m.stats.Gaps
+		m.join(s, e)
+		m.do(tellSubscribed{s, Subscribed{Position: s.pos, Head: e.Offset, Recovered: m.stats.Gaps == before}})
+	default:
+		m.verdict(s, e)
+	}
+}
+
+// verdict for a subscription that nothing else has served.
+func (m *machine) verdict(s *Subscription, e *clientv1.SubscriptionEntry) {
 	had, before := s.known, s.pos
 	s.known = true
 	switch {
@@ -171,13 +219,25 @@ func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.Subscription
 		s.pos = Position{e.Epoch, *e.From}
 	case e.Recovered && had:
 		s.pos.Epoch = e.Epoch
+	case had:
+		s.jump(Position{e.Epoch, e.Offset})
 	default:
 		s.pos = Position{e.Epoch, e.Offset}
 	}
 	if had && !e.Recovered {
+		m.stats.Gaps++
 		m.do(tellGap{s, Gap{before, s.pos, "not_recovered", millis(e.GetReloadAfterMs())}})
 	}
 	m.do(tellSubscribed{s, Subscribed{Position: s.pos, Head: e.Offset, Recovered: e.Recovered}})
+}
+
+// join lets a stream of the new connection begin beside that of the old one, or
+// behind where that has ended.
+func (m *machine) join(s *Subscription, e *clientv1.SubscriptionEntry) {
+	if st := &s.at; !e.Recovered || e.Epoch != st.asked.Epoch {
+		m.hear(s, st, news{to: st.target, reason: "not_recovered", reload: millis(e.GetReloadAfterMs())})
+	}
+	m.took(s)
 }
 
 // subscriptionFailed: refused for a while, or for good.
@@ -194,21 +254,31 @@ func (m *machine) subscriptionFailed(now time.Time, s *Subscription, e *clientv1
 		wait = cap/2 + m.random(cap)
 	}
 	s.refused++
-	s.phase, s.retryAt = idle, now.Add(wait)
+	s.at = stream{}
+	s.retryAt = now.Add(wait)
 	if at := m.link.askAt; at.IsZero() || s.retryAt.Before(at) {
 		m.link.askAt = s.retryAt
 	}
-	m.do(tellError{s, err})
+	if s.was.phase != live { // else its events go on for now
+		m.do(tellError{s, err})
+	}
 }
 
 // unsubscribed: the answer to unsubscribe, or (id 0) the server ended it.
-func (m *machine) unsubscribed(id uint32, f *clientv1.Unsubscribed) {
+func (m *machine) unsubscribed(l *link, id uint32, f *clientv1.Unsubscribed) {
 	if id != 0 {
-		delete(m.open, id)
+		delete(l.open, id)
 		return
 	}
 	s := m.subs[f.Channel]
-	if s == nil || s.phase == idle || s.phase == asked {
+	st := m.stream(s, l)
+	switch {
+	case st == nil || st.phase == idle || st.phase == asked:
+		return
+	case l == m.old: // the new connection says what becomes of it
+		m.settled(s)
+		m.forget(st)
+		m.pump(s)
 		return
 	}
 	var err error = ErrUnsubscribed
@@ -217,33 +287,4 @@ func (m *machine) unsubscribed(id uint32, f *clientv1.Unsubscribed) {
 	}
 	m.remove(s)
 	m.do(tellEnd{s, err})
-}
-
-// event hands over what is new. What is at or below the position was handed over.
-func (m *machine) event(e *clientv1.Event) {
-	s := m.subs[e.Channel]
-	if s == nil || s.phase != live || e.Offset <= s.pos.Offset {
-		return
-	}
-	before := s.pos
-	s.pos.Offset = e.Offset
-	if e.Offset > before.Offset+1 {
-		// No server should do this; but what is lost is told, always.
-		m.do(tellGap{s, Gap{From: before, Position: Position{before.Epoch, e.Offset - 1}, Reason: "skipped"}})
-	}
-	m.do(tellEvent{s, newEvent(s.channel, s.pos.Epoch, e)})
-}
-
-// gap: the server let events go, or began a new epoch.
-func (m *machine) gap(g *clientv1.Gap) {
-	s := m.subs[g.Channel]
-	if s == nil || s.phase != live {
-		return
-	}
-	before, after := s.pos, Position{g.Epoch, g.Offset}
-	if after.Epoch == before.Epoch && after.Offset <= before.Offset {
-		return // nothing that this client lacks
-	}
-	s.pos = after
-	m.do(tellGap{s, Gap{before, after, g.Reason, millis(g.ReloadAfterMs)}})
 }

@@ -17,10 +17,11 @@ type Subscription struct {
 
 	// owned by the machine, under client.mu
 	made    uint64
-	phase   subPhase
-	askID   uint32
-	known   bool     // pos means something
-	pos     Position // last event read; handed <= pos
+	known   bool       // pos means something
+	pos     Position   // last event read; handed <= pos
+	at, was stream     // on the connection that serves; on the one that is left
+	untaken bool       // was has to deliver yet
+	past    []Position // where pos was in the last epochs before its own
 	last    uint32
 	refused int
 	retryAt time.Time

@@ -11,6 +11,7 @@ import (
 func (m *machine) ask() {
 	if !m.asking {
 		m.asking = true
+		m.stats.TokenCalls++
 		m.do(askToken{})
 	}
 }
@@ -33,14 +34,19 @@ func (m *machine) gotToken(now time.Time, token string, err error) {
 		return
 	}
 	m.token, m.needToken = token, false
+	if a := m.ahead; a != nil && a.wantsToken {
+		a.wantsToken = false
+		m.greet(a)
+	}
 	switch l := m.link; {
 	case l == nil:
 		m.attempt(now)
 	case l.wantsToken:
 		l.wantsToken = false
-		m.greet()
-	case l.phase == up:
-		m.command(&command{kind: cmdRefresh}, &clientv1.ClientFrame{
+		m.greet(l)
+	case l.wantsRefresh:
+		l.wantsRefresh = false
+		m.command(l, &command{kind: cmdRefresh}, &clientv1.ClientFrame{
 			Frame: &clientv1.ClientFrame_Refresh{Refresh: &clientv1.Refresh{Token: token}},
 		})
 	}
@@ -48,29 +54,35 @@ func (m *machine) gotToken(now time.Time, token string, err error) {
 
 // noToken: the provider failed this time.
 func (m *machine) noToken(now time.Time, err error) {
+	if a := m.ahead; a != nil && a.wantsToken {
+		m.needToken = true
+		m.drop(now, a, loss{err: err})
+	}
 	switch l := m.link; {
 	case l == nil:
-		m.nextAt = now.Add(m.backoff())
+		m.next.at = now.Add(m.backoff(&m.failures))
 		m.setState(m.state, err)
 	case l.wantsToken:
 		m.needToken = true
-		m.drop(now, loss{err: err})
-	case l.phase == up:
-		m.refreshLater(now)
+		m.drop(now, l, loss{err: err})
+	case l.wantsRefresh:
+		l.wantsRefresh = false
+		m.refreshLater(now, l)
+	case m.needToken && l.leave != nil:
+		l.leave.at = now.Add(m.backoff(&l.leave.failures))
 	}
 }
 
 // refresh asks for new credentials while the old ones are good.
 func (m *machine) refresh(now time.Time) {
 	if l := m.link; !l.refreshAt.IsZero() && !now.Before(l.refreshAt) {
-		l.refreshAt = time.Time{}
+		l.refreshAt, l.wantsRefresh = time.Time{}, true
 		m.ask()
 	}
 }
 
 // expires plans the refresh at 50 to 80 % of what is left.
-func (m *machine) expires(now time.Time, inMS *uint64) {
-	l := m.link
+func (m *machine) expires(now time.Time, l *link, inMS *uint64) {
 	l.expiresAt, l.refreshAt = time.Time{}, time.Time{}
 	if inMS == nil || !m.hasProvider {
 		return
@@ -82,8 +94,7 @@ func (m *machine) expires(now time.Time, inMS *uint64) {
 
 // refreshLater tries again halfway to the end, as long as that makes sense; at the
 // end the server asks for credentials itself.
-func (m *machine) refreshLater(now time.Time) {
-	l := m.link
+func (m *machine) refreshLater(now time.Time, l *link) {
 	if left := l.expiresAt.Sub(now); !l.expiresAt.IsZero() && left > 2*time.Second {
 		l.refreshAt = now.Add(left / 2)
 	}

@@ -24,7 +24,7 @@ func TestReconnectsDoNotAskForTokens(t *testing.T) {
 		c.Start()
 		for range 20 {
 			p := s.accept()
-			id := p.expect(`{"type":"connect","id":$,"token":"t1","client":"spillway-go"}`)
+			id := p.expect(`{"type":"connect","id":$,"token":"t1","attempt":@,"client":"spillway-go"}`)
 			p.send(id, hello+helloEnd)
 			p.cut()
 		}
@@ -41,15 +41,15 @@ func TestExpiredTokenIsReplacedOnTheSameConnection(t *testing.T) {
 		defer c.Close()
 		c.Start()
 		p := s.accept()
-		id := p.expect(`{"type":"connect","id":$,"token":"t1","client":"spillway-go"}`)
+		id := p.expect(`{"type":"connect","id":$,"token":"t1","attempt":@,"client":"spillway-go"}`)
 		p.send(id, `{"type":"error","id":$,"code":"expired","message":"","temporary":false}`)
-		id = p.expect(`{"type":"connect","id":$,"token":"t2","client":"spillway-go"}`)
+		id = p.expect(`{"type":"connect","id":$,"token":"t2","attempt":@,"client":"spillway-go"}`)
 		// Not good either: no third try here, and no third question before the next attempt
 		// was refused too.
 		p.send(id, `{"type":"error","id":$,"code":"unauthorized","message":"","temporary":false}`)
 		go p.drain()
 		p = s.accept()
-		id = p.expect(`{"type":"connect","id":$,"token":"t2","client":"spillway-go"}`)
+		id = p.expect(`{"type":"connect","id":$,"token":"t2","attempt":@,"client":"spillway-go"}`)
 		p.send(id, hello+helloEnd)
 		go p.drain()
 		synctest.Wait()
@@ -69,7 +69,7 @@ func TestCredentialsCloseAsksOnce(t *testing.T) {
 		p.welcome()
 		p.close(4100)
 		p = s.accept()
-		p.expect(`{"type":"connect","id":$,"token":"t2","client":"spillway-go"}`)
+		p.expect(`{"type":"connect","id":$,"token":"t2","attempt":@,"client":"spillway-go"}`)
 		if calls.Load() != 2 {
 			t.Errorf("%d calls", calls.Load())
 		}
@@ -137,7 +137,7 @@ func TestFailingProviderIsAskedAgainSlowly(t *testing.T) {
 		if d := time.Since(start); d != 750*time.Millisecond {
 			t.Errorf("dialled after %v", d)
 		}
-		p.expect(`{"type":"connect","id":$,"token":"t","client":"spillway-go"}`)
+		p.expect(`{"type":"connect","id":$,"token":"t","attempt":@,"client":"spillway-go"}`)
 		go p.drain()
 	})
 }
