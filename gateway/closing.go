@@ -74,7 +74,7 @@ func (c *conn) answerClose(payload []byte) {
 // CloseWait at most. The conn counts as open until its socket is closed.
 func (c *conn) beginClosing(reason string) {
 	c.closing = true
-	c.loop.edge.metrics.closes.WithLabelValues(reason).Inc()
+	c.ended(reason)
 	c.leaveAll()
 	c.deadline = c.loop.seconds() + max(ceilSeconds(c.loop.edge.cfg.CloseWait), 1)
 	c.loop.markDirty(c)
@@ -99,7 +99,7 @@ func (c *conn) drop(reason string) {
 		return
 	}
 	if !c.closing {
-		c.loop.edge.metrics.closes.WithLabelValues(reason).Inc()
+		c.ended(reason)
 		c.closing = true
 		c.leaveAll()
 	}

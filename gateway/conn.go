@@ -30,6 +30,7 @@ type conn struct {
 	behind     int   // subscriptions in subBehind
 	refused    uint8 // connect frames that were not good
 	greeting   greeting
+	catchup    catchup
 	dirty      bool
 	blocked    bool // the socket had no room: the poller tells when it has
 	paused     bool // not read: it asks on without reading answers
@@ -205,6 +206,7 @@ func (c *conn) flush() {
 		c.finish()
 		return
 	}
+	c.drained()
 	c.catchUp()
 	c.nextCall()
 }
@@ -271,6 +273,7 @@ func (c *conn) remove(s *subscription) {
 		c.heldBytes -= len(f.Text)
 	}
 	s.held = nil
+	s.caughtUp()
 	switch s.state {
 	case subPulling:
 		c.pulling = false

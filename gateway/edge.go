@@ -85,6 +85,7 @@ type Edge struct {
 	revocations Revocations // nil: none
 	talk        Talk        // nil: alone
 	metrics     *metrics
+	series      *series
 	door        *door
 	loops       []*loop
 	table       *feed.Table
@@ -102,6 +103,7 @@ type Edge struct {
 	superseded atomic.Int64 // conns that were left for another one of their session
 	movable    atomic.Int64 // conns whose clients can move
 	critical   atomic.Int64
+	catching   atomic.Int64 // connected and not yet caught up
 	next       atomic.Uint32
 	draining   atomic.Bool
 	ready      atomic.Bool
@@ -162,7 +164,7 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	e := &Edge{
 		cfg: cfg, log: cfg.Log, upstream: deps.Upstream, members: deps.Members, verifier: deps.Verifier,
 		limits:  wsframe.Limits{MaxFrameBytes: cfg.MaxFrameBytes, MaxMessageBytes: cfg.MaxFrameBytes, MaxFragments: cfg.MaxFragments},
-		metrics: newMetrics(cfg.Registry),
+		metrics: newMetrics(cfg.Registry), series: newSeries(time.Now()),
 		callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 		born:    time.Now().Add(-time.Second), // second 0 means "none"
 
@@ -171,6 +173,7 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	if deps.Tickets != nil {
 		e.tickets = ticket.New(cfg.Cluster, deps.Tickets)
 	}
+	e.metrics.series = e.series
 	e.working, e.stopWork = context.WithCancel(context.Background())
 	p, err := newPoller()
 	if err != nil {
@@ -221,6 +224,7 @@ func (e *Edge) Load(f *presence.Figure) {
 	f.Conns = uint64(e.conns.Load())
 	f.Subscriptions = uint64(e.metrics.subscriptionCount())
 	f.Movable, f.Critical = uint64(e.movable.Load()), uint64(e.critical.Load())
+	e.loadSeries(f)
 }
 
 // Run serves until ctx ends, then closes its conns spread over DrainDeadline and

@@ -41,6 +41,7 @@ type metrics struct {
 	turn                                          prometheus.Histogram
 	subscriptions                                 gaugeCount
 	byCommand                                     [9]prometheus.Counter
+	series                                        *series // set by newEdge
 }
 
 // gaugeCount is a gauge that can be read back.
@@ -111,7 +112,16 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+// refused counts a refusal, and in the windows of the load figure if load was why.
+func (m *metrics) refused(reason string) {
+	m.refusals.WithLabelValues(reason).Inc()
+	switch reason {
+	case refusedBusy:
+		m.series.add(countRefused)
+	case refusedDescriptors, refusedDoor:
+		m.series.add(countReset)
+	}
+}
 
 func (m *metrics) ticket(outcome string) { m.tickets[outcome].Inc() }
 

@@ -14,7 +14,8 @@ import (
 type identity struct {
 	claims  *auth.Claims
 	session [16]byte
-	resumed bool // session is one that a ticket named; else a new one is made
+	resumed bool   // session is one that a ticket named; else a new one is made
+	edge    string // that minted the ticket
 }
 
 // fresh is the identity of a client that comes without a ticket.
@@ -94,7 +95,7 @@ func (e *Edge) identify(t *ticket.Ticket, now time.Time) (identity, error) {
 		return identity{}, errTicket
 	}
 	e.metrics.ticket(ticketOpened)
-	return identity{claims: claims, session: t.Session, resumed: t.HasSession}, nil
+	return identity{claims: claims, session: t.Session, resumed: t.HasSession, edge: t.Edge}, nil
 }
 
 // withToken is the identity of a client whose ticket lacks rights, once its token

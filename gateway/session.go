@@ -226,6 +226,7 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 			c.join(r, &clientv1.SubscriptionRequest{Channel: channel})
 		}
 	}
+	c.beginCatchUp(who)
 	l.watch(r)
 }
 

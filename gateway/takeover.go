@@ -132,6 +132,7 @@ func (l *loop) supersede(c *conn, here bool) {
 	l.uncount(c)
 	e := l.edge
 	c.superseded = true
+	c.countOut(reasonSuperseded)
 	e.released()
 	n := e.superseded.Add(1)
 	e.metrics.superseded.Set(float64(n))

@@ -66,6 +66,7 @@ func (e *Edge) upgrade(v *visitor, r *wsframe.Request, rest []byte) {
 		return
 	}
 	e.metrics.admitted.Inc()
+	e.series.add(countFresh)
 	e.nextLoop().inbox.post(&adopted{sock: v.sock, rest: rest})
 }
 

@@ -26,8 +26,10 @@ const (
 	// queue bounds the figures that wait to be taken: ten seconds of a cluster of
 	// any size, and some.
 	queue = 2048
-	// maxFigureBytes bounds what is read of one message; ids and regions are 255.
-	maxFigureBytes = 4 << 10
+	// maxFigureBytes bounds what is read of one message. An edge's windows are at most
+	// twice 24 KiB (they name edges, 255 bytes each); ids and regions are 255. A
+	// figure of a quiet edge has about 100 bytes, of a busy one about 1 KiB.
+	maxFigureBytes = 64 << 10
 )
 
 // Board implements presence.Board.
