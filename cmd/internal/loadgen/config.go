@@ -20,17 +20,18 @@ const (
 
 // Config says what the clients of one generator do. It travels as JSON.
 type Config struct {
-	Targets       []string       `json:"targets"`       // ws://IPv4:port/v1/ws; clients take turns, and the next one after each loss
+	Targets       []string       `json:"targets"`       // ws://IPv4:port/v1/ws, as the addresses of one name: at first clients take turns, later one is drawn
 	First         int            `json:"first"`         // number of the first client; Parent gives each child its own range
 	Max           int            `json:"max"`           // most clients that will be wanted, at most MaxConns
 	Sources       []string       `json:"sources"`       // local IPv4 addresses, taken in turn; none: the kernel's choice
 	Subscriptions []Subscription `json:"subscriptions"` // of each client
 	Secret        []byte         `json:"secret"`        // HS256: clients bring tokens, user c<number>; none: no token
 
-	Rate           int           `json:"rate"`            // connects begun in a second; 0: no bound
-	InFlight       int           `json:"in_flight"`       // connects begun and not yet connected; default 200
-	AttemptTimeout time.Duration `json:"attempt_timeout"` // from the connect to `connected`; default 15 s
+	Rate           int           `json:"rate"`            // first connects of clients begun in a second; 0: no bound
+	InFlight       int           `json:"in_flight"`       // first connects begun and not yet connected; default 200
+	AttemptTimeout time.Duration `json:"attempt_timeout"` // from the connect to `connected`; default 15 s; sdk doubles it per failure to 60 s
 	Policy         PolicySpec    `json:"policy"`          // after a loss; default: stays away
+	Plain          bool          `json:"plain"`           // offers no subprotocol: a client of another make
 	Forget         bool          `json:"forget"`          // come back without positions
 	CheckPayload   bool          `json:"check_payload"`   // data is made by AppendPayload
 }

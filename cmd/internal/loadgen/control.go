@@ -41,6 +41,7 @@ const (
 type line struct {
 	Type       string  `json:"type"`
 	Up         int     `json:"up,omitempty"`
+	Gone       int     `json:"gone,omitempty"`
 	Deliveries uint64  `json:"deliveries,omitempty"`
 	Report     *Report `json:"report,omitempty"`
 	Message    string  `json:"message,omitempty"`
@@ -82,15 +83,15 @@ func (l *loop) readControl() error {
 }
 
 func (l *loop) obey(c *command) error {
-	if c.Cmd != cmdStart && l.conns == nil {
+	if c.Cmd != cmdStart && l.clients == nil {
 		return errNotStarted
 	}
 	switch c.Cmd {
 	case cmdStart:
 		return l.configure(c.Config)
 	case cmdWant:
-		if c.N > len(l.conns) {
-			return fmt.Errorf("want: %d is more than max, %d", c.N, len(l.conns))
+		if c.N > len(l.clients) {
+			return fmt.Errorf("want: %d is more than max, %d", c.N, len(l.clients))
 		}
 		l.want = max(l.want, c.N)
 	case cmdMark:
@@ -111,7 +112,7 @@ func (l *loop) obey(c *command) error {
 }
 
 func (l *loop) configure(cfg *Config) error {
-	if l.conns != nil || cfg == nil {
+	if l.clients != nil || cfg == nil {
 		return errors.New("start: once, with a config")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -133,9 +134,15 @@ func (l *loop) configure(cfg *Config) error {
 		}
 		l.sources = append(l.sources, a.As4())
 	}
-	l.conns = make([]conn, cfg.Max)
-	for i := range l.conns {
-		l.conns[i] = conn{fd: -1, heapAt: -1, number: cfg.First + i}
+	l.obeys = cfg.Policy.obeys()
+	l.clients = make([]client, cfg.Max)
+	for i := range l.clients {
+		c := &l.clients[i]
+		c.number, c.timer = cfg.First+i, timer{heapAt: -1, client: c}
+		for slot := range c.conns {
+			k := &c.conns[slot]
+			*k = conn{client: c, fd: -1, slot: int32(slot), timer: timer{heapAt: -1, client: c, conn: k}}
+		}
 	}
 	l.begins()
 	l.startPhase("")
@@ -146,7 +153,10 @@ func (l *loop) configure(cfg *Config) error {
 // startPhase starts a phase.
 func (l *loop) startPhase(name string) {
 	l.mark, l.markName, l.markAt, l.markCPU = l.counts, name, int64(time.Since(l.start)), cpuTime()
-	l.latency, l.connect = Histogram{}, Histogram{}
+	l.latency, l.connect, l.outage, l.caughtUp = Histogram{}, Histogram{}, Histogram{}, Histogram{}
+	for i := range l.clients {
+		l.clients[i].moves = 0
+	}
 }
 
 // status says how it goes, if it is time to.
@@ -156,8 +166,8 @@ func (l *loop) status() {
 	}
 	l.tell = false
 	l.statusDue = l.now + int64(statusEvery)
-	if l.conns != nil {
-		l.say(line{Type: lineStatus, Up: l.up, Deliveries: l.counts.Deliveries})
+	if l.clients != nil {
+		l.say(line{Type: lineStatus, Up: l.up, Gone: l.gone, Deliveries: l.counts.Deliveries})
 	}
 }
 
@@ -177,6 +187,7 @@ func (l *loop) report() *Report {
 	r := &Report{
 		Wanted: l.want, Up: l.up, Total: l.counts, Phase: l.counts, PhaseName: l.markName,
 		PhaseTime: time.Since(l.start) - time.Duration(l.markAt), Latency: l.latency, Connect: l.connect,
+		Outage: l.outage, CaughtUp: l.caughtUp, MovesEach: l.movesEach(), ByNode: l.byNode,
 		CPU: cpuTime() - l.markCPU, MaxRSS: maxRSS(), Start: l.start, Codes: l.codeNames(),
 		Refused: maps.Clone(l.refused), Errors: maps.Clone(l.errors), Causes: map[string]uint64{},
 		Arrivals: l.arrivals, Refusals: l.refusals, Ends: l.ends,
@@ -188,6 +199,15 @@ func (l *loop) report() *Report {
 		}
 	}
 	return r
+}
+
+// movesEach counts clients by how often they moved in this phase.
+func (l *loop) movesEach() []uint32 {
+	each := make([]uint32, maxMoves)
+	for i := range l.clients[:l.begun] {
+		each[l.clients[i].moves]++
+	}
+	return each
 }
 
 // cpuTime is user and system time of this process.

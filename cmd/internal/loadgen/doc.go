@@ -10,16 +10,22 @@
 // file ends, so a child never outlives its parent. No goroutine but its own; the
 // Parent has one for each child's stdout, which Close waits for.
 //
-// Invariants, for each subscription: the next event is offset+1 of the epoch last
-// told; what is skipped is lost until it comes late, what comes again is duplicate.
-// Counted as announced, not lost: gap, and recovered=false.
+// A client has one connection, two while it obeys a `reconnect`: it opens the new one
+// with the ticket, takes each channel over when its position has reached what the new
+// one was told at first, then closes the old one. Clients of the policy sdk bring
+// tickets, passes and a rising attempt; all others are clients of another make.
 //
-// Limits: MaxConns a process (20,000 descriptors); SourceConns a source address, as
-// past some 14,000 connects from one address each costs 760 us in the search for a
-// port; IPv4, no TLS; a message or frame of at most 1 MiB. A delivery costs 0.3 us in
-// user mode; on the loopback its read(2), which sends the ACK too, costs the kernel
-// 4 us, less when several events lie in one read.
+// Invariants, for each connection and subscription: the next event is end+1 of the
+// epoch last told; what is skipped is lost until it comes late, what comes again is
+// duplicate. A client's position never goes over a hole, unless the server announced
+// it: gap, and recovered=false. Events that both connections of a moving client bring
+// are delivered once.
 //
-// Left out on purpose: the binary subprotocol, publishing, tickets and hints
-// (`reconnect` is counted; a Policy is where obeying it will go).
+// Limits: MaxConns a process (20,000 descriptors; moving clients need two); SourceConns
+// a source address, as past some 14,000 connects from one address each costs 760 us in
+// the search for a port; IPv4, no TLS; a message or frame of at most 1 MiB. A delivery
+// costs 0.3 us in user mode; on the loopback its read(2), which sends the ACK too,
+// costs the kernel 4 us, less when several events lie in one read.
+//
+// Left out on purpose: the binary subprotocol, publishing, TLS.
 package loadgen

@@ -4,40 +4,40 @@ import (
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 )
 
-// dueTimers serves every conn whose time has come.
+// dueTimers serves every client and conn whose time has come.
 func (l *loop) dueTimers() {
 	for {
 		due := l.timers.next()
 		if due < 0 || due > l.now {
 			return
 		}
-		c := l.timers[0]
-		l.timers.clear(c)
-		switch c.state {
-		case away:
-			l.ready = append(l.ready, c)
-		case up:
-			l.beat(c)
+		t := l.timers[0]
+		l.timers.clear(t)
+		switch k := t.conn; {
+		case k == nil:
+			l.ready = append(l.ready, t.client)
+		case k.state == up:
+			l.beat(k)
 		default:
-			l.end(c, CauseTimeout)
+			l.end(k, CauseTimeout)
 		}
 	}
 }
 
 // beat sends a ping, or looks whether anything came after the last one.
-func (l *loop) beat(c *conn) {
+func (l *loop) beat(k *conn) {
 	switch {
-	case c.pinged == 0:
-		c.pinged = l.now
+	case k.pinged == 0:
+		k.pinged = l.now
 		l.counts.Pings++
-		l.timers.set(c, l.now+c.pong)
-		l.send(c, ping)
-	case c.lastRead >= c.pinged:
-		next := c.pinged + c.interval
-		c.pinged = 0
-		l.timers.set(c, max(next, l.now))
+		l.timers.set(&k.timer, l.now+k.pong)
+		l.send(k, ping)
+	case k.lastRead >= k.pinged:
+		next := k.pinged + k.interval
+		k.pinged = 0
+		l.timers.set(&k.timer, max(next, l.now))
 	default:
-		l.end(c, CausePing)
+		l.end(k, CausePing)
 	}
 }
 

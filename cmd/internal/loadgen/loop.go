@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 	"unsafe"
@@ -29,6 +28,7 @@ const (
 type loop struct {
 	cfg     Config
 	policy  Policy
+	obeys   bool // the clients know tickets, hints and passes
 	targets []target
 	sources [][4]byte
 	accept  []byte // the right answer to handshakeKey
@@ -41,13 +41,14 @@ type loop struct {
 	startNS int64     // wall clock of start
 	now     int64     // loop time, ns, of this turn
 
-	conns    []conn
-	want     int     // clients 0..want-1 are to be connected
-	begun    int     // clients 0..begun-1 have had a turn
-	ready    []*conn // those whose wait is over, first come first served
-	inFlight int
-	up       int
-	started  int64 // attempts since rateFrom
+	clients  []client
+	want     int       // clients 0..want-1 are to be connected
+	begun    int       // clients 0..begun-1 have had a turn
+	ready    []*client // those whose wait is over, first come first served
+	ramping  int       // first connects in flight
+	up       int       // clients with a conn that is welcomed
+	gone     int       // clients that will not come back
+	started  int64     // attempts since rateFrom
 	rateFrom int64
 	timers   timers
 	channels map[string]*channel
@@ -66,6 +67,7 @@ type loop struct {
 	arrivals []uint32
 	refusals []uint32
 	ends     []uint32
+	byNode   map[string][]uint32 // arrivals
 
 	// of the phase
 	mark      Counts
@@ -74,6 +76,8 @@ type loop struct {
 	markCPU   time.Duration
 	latency   Histogram
 	connect   Histogram
+	outage    Histogram
+	caughtUp  Histogram
 	notify    uint64 // a status each so many deliveries; 0: none
 	notifyAt  uint64
 	tell      bool  // a status is due now
@@ -89,7 +93,7 @@ func Run(control, out *os.File) error {
 	l := &loop{
 		control: control, out: out, epfd: -1, rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		channels: map[string]*channel{}, missing: map[missing]struct{}{}, codes: map[uint16]uint64{},
-		refused: map[string]uint64{}, errors: map[string]uint64{}, buf: make([]byte, wire.MaxFrameBytes+2*readBytes),
+		refused: map[string]uint64{}, errors: map[string]uint64{}, byNode: map[string][]uint32{}, buf: make([]byte, wire.MaxFrameBytes+2*readBytes),
 	}
 	defer l.close()
 	sum := sha1.Sum([]byte(handshakeKey + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
@@ -141,7 +145,7 @@ func (l *loop) turn() error {
 				}
 				continue
 			}
-			l.serve(&l.conns[e.Fd], e.Events)
+			l.serve(&l.clients[e.Fd].conns[e.Pad], e.Events)
 			if l.tell { // who waits for it waits for all of this batch otherwise
 				l.status()
 			}
@@ -157,15 +161,20 @@ func (l *loop) timeout() int {
 	if t := l.timers.next(); t >= 0 {
 		due = min(due, t)
 	}
-	if (l.begun < l.want || len(l.ready) > 0) && l.inFlight < l.cfg.InFlight && l.cfg.Rate > 0 {
+	if l.begun < l.want && l.ramping < l.cfg.InFlight && l.cfg.Rate > 0 {
 		due = min(due, l.rateFrom+l.started*int64(time.Second)/int64(l.cfg.Rate))
 	}
 	return int(max((due-l.now+int64(time.Millisecond)-1)/int64(time.Millisecond), 0))
 }
 
-// beginSome starts the attempts that rate and window allow.
+// beginSome starts the attempts of those whose wait is over, and as many first ones as
+// rate and window allow.
 func (l *loop) beginSome() {
-	for l.inFlight < l.cfg.InFlight && (len(l.ready) > 0 || l.begun < l.want) {
+	for _, c := range l.ready {
+		l.begin(c)
+	}
+	l.ready = l.ready[:0]
+	for l.ramping < l.cfg.InFlight && l.begun < l.want {
 		if l.cfg.Rate > 0 {
 			due := l.rateFrom + l.started*int64(time.Second)/int64(l.cfg.Rate)
 			if due > l.now {
@@ -176,63 +185,57 @@ func (l *loop) beginSome() {
 			}
 			l.started++
 		}
-		var c *conn
-		if len(l.ready) > 0 {
-			c, l.ready = l.ready[0], l.ready[1:]
-		} else {
-			c = &l.conns[l.begun]
-			l.begun++
-		}
-		l.begin(c)
+		l.begun++
+		l.begin(&l.clients[l.begun-1])
 	}
 }
 
 // serve is what epoll says about one socket.
-func (l *loop) serve(c *conn, events uint32) {
-	if c.fd < 0 {
+func (l *loop) serve(k *conn, events uint32) {
+	if k.fd < 0 {
 		return
 	}
-	if c.state == dialing {
+	if k.state == dialing {
 		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-			l.end(c, CauseReset)
+			l.end(k, CauseReset)
 			return
 		}
 		if events&unix.EPOLLOUT == 0 {
 			return
 		}
-		if l.request(c); c.fd < 0 {
+		if l.request(k); k.fd < 0 {
 			return
 		}
-	} else if events&unix.EPOLLOUT != 0 && len(c.out) > 0 {
-		if l.flush(c); c.fd < 0 {
+	} else if events&unix.EPOLLOUT != 0 && len(k.out) > 0 {
+		if l.flush(k); k.fd < 0 {
 			return
 		}
 	}
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		l.read(c)
+		l.read(k)
 	}
 }
 
 // read takes what the socket has, until it has no more.
-func (l *loop) read(c *conn) {
-	for c.fd >= 0 {
-		kept := copy(l.buf, c.rest)
-		n, errno := rawRead(c.fd, l.buf[kept:kept+readBytes])
+func (l *loop) read(k *conn) {
+	for k.fd >= 0 {
+		kept := copy(l.buf, k.rest)
+		n, errno := rawRead(k.fd, l.buf[kept:kept+readBytes])
 		switch {
 		case errno == syscall.EAGAIN || errno == syscall.EINTR:
 			return
 		case errno != 0:
-			l.end(c, CauseReset)
+			l.end(k, CauseReset)
 			return
 		case n == 0:
-			l.end(c, CauseEOF)
+			l.end(k, CauseEOF)
 			return
 		}
-		c.rest, c.lastRead = nil, l.now
+		k.rest, k.lastRead = nil, l.now
 		l.counts.Reads++
 		l.counts.Bytes += uint64(n)
-		if err := l.bytes(c, l.buf[:kept+n]); err != nil {
-			l.end(c, CauseBroken)
+		if err := l.bytes(k, l.buf[:kept+n]); err != nil {
+			l.end(k, CauseBroken)
 			return
 		}
 		if n < readBytes { // epoll(7): a short read emptied the socket
@@ -247,79 +250,28 @@ func rawRead(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-func (l *loop) bytes(c *conn, b []byte) error {
-	if c.state == upgrading {
-		rest, ok, err := l.answer(c, b)
+func (l *loop) bytes(k *conn, b []byte) error {
+	if k.state == upgrading {
+		rest, ok, err := l.answer(k, b)
 		if err != nil || !ok {
 			return err
 		}
 		b = rest
 	}
-	return l.frames(c, b)
-}
-
-// end closes the socket, counts why, and asks the policy about the next attempt.
-func (l *loop) end(c *conn, cause Cause) {
-	if c.fd >= 0 {
-		_ = unix.Close(c.fd)
-	}
-	wasUp := c.state == up
-	if !wasUp && c.refused != "" && cause != CauseLocal {
-		cause = CauseRefused // however the stream ended after it
-	}
-	e := End{Cause: cause, Code: c.code, Wait: c.wait, RetryWindow: c.window}
-	l.causes[cause]++
-	if c.code != 0 {
-		l.codes[c.code]++
-	}
-	if wasUp {
-		l.up--
-		l.ends = count(l.ends, time.Duration(l.now))
-		e.Up = time.Duration(l.now - c.upSince)
-	} else {
-		l.inFlight--
-		c.failures++
-		e.Failures = c.failures
-		l.countFailure(c, cause)
-	}
-	c.fd, c.state, c.rest, c.out, c.pinged = -1, away, nil, nil, 0
-	l.timers.clear(c)
-	if l.policy == nil {
-		return
-	}
-	if wait, again := l.policy.Next(e, l.rand); again {
-		l.timers.set(c, l.now+int64(wait))
-	}
-}
-
-func (l *loop) countFailure(c *conn, cause Cause) {
-	if cause != CauseRefused {
-		l.counts.Failed++
-		return
-	}
-	l.counts.Refused++
-	l.refused[c.refused]++
-	l.refusals = count(l.refusals, time.Duration(l.now))
-}
-
-// codeNames has the codes as JSON keys.
-func (l *loop) codeNames() map[string]uint64 {
-	m := make(map[string]uint64, len(l.codes))
-	for code, n := range l.codes {
-		m[strconv.Itoa(int(code))] = n
-	}
-	return m
+	return l.frames(k, b)
 }
 
 // close resets all sockets: a close in order would leave a TIME_WAIT on each of our
 // ports, and the next run would search for free ones.
 func (l *loop) close() {
 	linger := unix.Linger{Onoff: 1}
-	for i := range l.conns {
-		if c := &l.conns[i]; c.fd >= 0 {
-			_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
-			_ = unix.Close(c.fd)
-			c.fd = -1
+	for i := range l.clients {
+		for slot := range l.clients[i].conns {
+			if k := &l.clients[i].conns[slot]; k.fd >= 0 {
+				_ = unix.SetsockoptLinger(k.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+				_ = unix.Close(k.fd)
+				k.fd = -1
+			}
 		}
 	}
 	if l.epfd >= 0 {

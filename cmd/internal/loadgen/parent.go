@@ -60,6 +60,7 @@ type child struct {
 
 	// guarded by Parent.mu
 	up         int
+	gone       int
 	deliveries uint64
 }
 
@@ -153,7 +154,7 @@ func (p *Parent) read(c *child, out io.Reader) {
 		switch v.Type {
 		case lineStatus:
 			p.mu.Lock()
-			c.up, c.deliveries = v.Up, v.Deliveries
+			c.up, c.gone, c.deliveries = v.Up, v.Gone, v.Deliveries
 			close(p.changed)
 			p.changed = make(chan struct{})
 			p.mu.Unlock()
@@ -300,17 +301,30 @@ func (p *Parent) figures() (up int, deliveries uint64, changed <-chan struct{}) 
 	return up, deliveries, p.changed
 }
 
-// AwaitUp waits until n clients are connected.
+// most is how many clients there are, and how many of them stay away for good.
+func (p *Parent) most() (clients, gone int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.children {
+		clients += c.most
+		gone += c.gone
+	}
+	return clients, gone
+}
+
+// AwaitUp waits until n clients are connected. It fails once too many of them stay
+// away for good: their policy lets them, or there is none.
 func (p *Parent) AwaitUp(ctx context.Context, n int) error {
-	return p.await(ctx, func(up int, _ uint64) bool { return up >= n })
+	return p.await(ctx, n, func(up int, _ uint64) bool { return up >= n })
 }
 
 // AwaitDeliveries waits until n events have come in all.
 func (p *Parent) AwaitDeliveries(ctx context.Context, n uint64) error {
-	return p.await(ctx, func(_ int, deliveries uint64) bool { return deliveries >= n })
+	return p.await(ctx, 0, func(_ int, deliveries uint64) bool { return deliveries >= n })
 }
 
-func (p *Parent) await(ctx context.Context, enough func(up int, deliveries uint64) bool) error {
+// await waits for enough, which needs that many clients.
+func (p *Parent) await(ctx context.Context, clients int, enough func(up int, deliveries uint64) bool) error {
 	for {
 		up, deliveries, changed := p.figures()
 		if enough(up, deliveries) {
@@ -322,6 +336,9 @@ func (p *Parent) await(ctx context.Context, enough func(up int, deliveries uint6
 				return c.ended()
 			default:
 			}
+		}
+		if most, gone := p.most(); clients > most-gone {
+			return fmt.Errorf("%d clients stay away for good, %d are up", gone, up)
 		}
 		select {
 		case <-changed:

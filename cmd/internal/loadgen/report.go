@@ -29,6 +29,22 @@ type Counts struct {
 	SubErrors    uint64 `json:"sub_errors"`    // subscriptions refused or ended
 	Hints        uint64 `json:"hints"`         // `reconnect` frames
 
+	Interrupted   uint64 `json:"interrupted"`    // times that a client had no welcomed connection left
+	CaughtUp      uint64 `json:"caught_up"`      // times that one came back and reached the head of all its channels
+	FirstAttempts uint64 `json:"first_attempts"` // the first after an interruption
+	FirstRefused  uint64 `json:"first_refused"`  //
+	Resumed       uint64 `json:"resumed"`        // connected by ticket
+	Offered       uint64 `json:"offered"`        // tickets offered at the door
+	Passes        uint64 `json:"passes"`         // of them passes for a slot
+	TokenAsks     uint64 `json:"token_asks"`     // calls of the clients' token providers
+	Moves         uint64 `json:"moves"`          // attempts that obey a hint
+	Moved         uint64 `json:"moved"`          // second connections that were welcomed
+	MovesRefused  uint64 `json:"moves_refused"`  //
+	MovesFailed   uint64 `json:"moves_failed"`   //
+	SameNode      uint64 `json:"same_node"`      // moves that came out where they began
+	Cut           uint64 `json:"cut"`            // left connections that ended before all their channels were taken over
+	Overlap       uint64 `json:"overlap"`        // events that both connections of a moving client brought
+
 	Pings uint64 `json:"pings"` // sent
 	Reads uint64 `json:"reads"` // read(2) that gave something
 	Bytes uint64 `json:"bytes"` // received
@@ -39,7 +55,9 @@ func (c *Counts) fields() []*uint64 {
 	return []*uint64{
 		&c.Attempts, &c.Connected, &c.Refused, &c.Failed, &c.Deliveries, &c.Lost, &c.Duplicate, &c.OutOfOrder,
 		&c.Unexpected, &c.BadPayload, &c.SeqSkips, &c.SeqRepeats, &c.Gaps, &c.Announced, &c.Recovered, &c.NotRecovered,
-		&c.Pending, &c.SubErrors, &c.Hints, &c.Pings, &c.Reads, &c.Bytes,
+		&c.Pending, &c.SubErrors, &c.Hints, &c.Interrupted, &c.CaughtUp, &c.FirstAttempts, &c.FirstRefused, &c.Resumed,
+		&c.Offered, &c.Passes, &c.TokenAsks, &c.Moves, &c.Moved, &c.MovesRefused, &c.MovesFailed, &c.SameNode, &c.Cut,
+		&c.Overlap, &c.Pings, &c.Reads, &c.Bytes,
 	}
 }
 
@@ -72,11 +90,14 @@ type Report struct {
 	Phase  Counts `json:"phase"` // since the last mark
 
 	PhaseName string        `json:"phase_name"`
-	PhaseTime time.Duration `json:"phase_ns"`  // since the mark
-	Latency   Histogram     `json:"latency"`   // of the phase: publish to read, needs payloads
-	Connect   Histogram     `json:"connect"`   // of the phase: connect(2) to `connected`
-	CPU       time.Duration `json:"cpu_ns"`    // of the phase, the generator's own
-	MaxRSS    int64         `json:"max_rss_b"` // the generator's own
+	PhaseTime time.Duration `json:"phase_ns"`   // since the mark
+	Latency   Histogram     `json:"latency"`    // of the phase: publish to read, needs payloads
+	Connect   Histogram     `json:"connect"`    // of the phase: connect(2) to `connected`
+	Outage    Histogram     `json:"outage"`     // of the phase: without any welcomed connection
+	CaughtUp  Histogram     `json:"caught_up"`  // of the phase: from the loss to the head of all channels
+	MovesEach []uint32      `json:"moves_each"` // of the phase: clients that moved 0, 1, 2 … times
+	CPU       time.Duration `json:"cpu_ns"`     // of the phase, the generator's own
+	MaxRSS    int64         `json:"max_rss_b"`  // the generator's own
 
 	Causes  map[string]uint64 `json:"causes"`  // ends by cause
 	Codes   map[string]uint64 `json:"codes"`   // close frames by code
@@ -87,7 +108,9 @@ type Report struct {
 	Start    time.Time `json:"start"`
 	Arrivals []uint32  `json:"arrivals"` // `connected`
 	Refusals []uint32  `json:"refusals"`
-	Ends     []uint32  `json:"ends"` // of connections that were up
+	Ends     []uint32  `json:"ends"` // interruptions
+
+	ByNode map[string][]uint32 `json:"by_node"` // arrivals by the node that welcomed them
 }
 
 // Merge adds what another generator saw; series are put side by side by their starts.
@@ -99,6 +122,9 @@ func (r *Report) Merge(o *Report) {
 	r.PhaseTime = max(r.PhaseTime, o.PhaseTime)
 	r.Latency.Merge(&o.Latency)
 	r.Connect.Merge(&o.Connect)
+	r.Outage.Merge(&o.Outage)
+	r.CaughtUp.Merge(&o.CaughtUp)
+	r.MovesEach = mergeSeries(r.MovesEach, o.MovesEach, 0)
 	r.CPU += o.CPU
 	r.MaxRSS += o.MaxRSS
 	for _, m := range []struct{ to, from *map[string]uint64 }{
@@ -118,6 +144,12 @@ func (r *Report) Merge(o *Report) {
 	r.Arrivals = mergeSeries(r.Arrivals, o.Arrivals, shift)
 	r.Refusals = mergeSeries(r.Refusals, o.Refusals, shift)
 	r.Ends = mergeSeries(r.Ends, o.Ends, shift)
+	if r.ByNode == nil {
+		r.ByNode = map[string][]uint32{}
+	}
+	for node, series := range o.ByNode {
+		r.ByNode[node] = mergeSeries(r.ByNode[node], series, shift)
+	}
 }
 
 func mergeSeries(to, from []uint32, shift int) []uint32 {
@@ -130,6 +162,9 @@ func mergeSeries(to, from []uint32, shift int) []uint32 {
 	}
 	return to
 }
+
+// maxMoves bounds the count of one client's moves; the last is "that many or more".
+const maxMoves = 16
 
 // maxBuckets bounds a series: one hour; what comes later is counted in the last.
 const maxBuckets = 18_000

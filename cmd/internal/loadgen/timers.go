@@ -1,11 +1,19 @@
 package loadgen
 
-// timers is a heap of conns by due; each conn is in it at most once. (container/heap
-// would cost an interface call for each comparison.)
-type timers []*conn
+// timer belongs to a client (its next attempt) or to a conn (its deadlines).
+type timer struct {
+	due    int64 // loop time
+	heapAt int   // in loop.timers; -1: not armed
+	client *client
+	conn   *conn // nil: the client's own
+}
 
-// set arms or moves the timer of a conn.
-func (t *timers) set(c *conn, due int64) {
+// timers is a heap of timers by due; each is in it at most once. (container/heap
+// would cost an interface call for each comparison.)
+type timers []*timer
+
+// set arms or moves a timer.
+func (t *timers) set(c *timer, due int64) {
 	c.due = due
 	if c.heapAt < 0 {
 		c.heapAt = len(*t)
@@ -16,7 +24,7 @@ func (t *timers) set(c *conn, due int64) {
 }
 
 // clear disarms.
-func (t *timers) clear(c *conn) {
+func (t *timers) clear(c *timer) {
 	i := c.heapAt
 	if i < 0 {
 		return

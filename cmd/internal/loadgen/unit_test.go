@@ -40,6 +40,17 @@ func TestPolicies(t *testing.T) {
 	if d, again := sdk.Next(End{Wait: 7 * time.Second}, r); d != 7*time.Second || !again {
 		t.Errorf("sdk does not keep the server's wait: %v", d)
 	}
+	if d, _ := sdk.Next(End{Wait: 4 * time.Second, Header: true}, r); d < 4*time.Second || d >= 8*time.Second {
+		t.Errorf("sdk after a Retry-After of 4 s: %v", d)
+	}
+	longest := time.Duration(0)
+	for range 1000 { // a client that superseded itself is alone: no window
+		d, _ := sdk.Next(End{Code: 4006, RetryWindow: 9 * time.Second}, r)
+		longest = max(longest, d)
+	}
+	if longest >= 500*time.Millisecond {
+		t.Errorf("sdk spreads an end of its own over the window: %v", longest)
+	}
 	if _, again := sdk.Next(End{Code: 4200}, r); again {
 		t.Error("sdk comes back after 4200")
 	}
@@ -91,7 +102,7 @@ func TestHistogramIsWithinSixPercent(t *testing.T) {
 
 func TestTimersComeInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		conns := make([]conn, 20)
+		conns := make([]timer, 20)
 		var h timers
 		for i := range conns {
 			conns[i].heapAt = -1
@@ -115,7 +126,7 @@ func TestTimersComeInOrder(t *testing.T) {
 		}
 		for i := range conns {
 			if conns[i].heapAt != -1 {
-				t.Fatal("a conn was lost")
+				t.Fatal("a timer was lost")
 			}
 		}
 	})
@@ -165,12 +176,14 @@ func FuzzCutFrame(f *testing.F) {
 
 func BenchmarkEvent(b *testing.B) {
 	l := &loop{cfg: Config{CheckPayload: true}, start: time.Now(), channels: map[string]*channel{}, missing: map[missing]struct{}{}}
-	c := &conn{fd: 1, subs: []subscription{{channel: l.channel("bench:all"), live: true, known: true}}}
+	c := &client{subs: []position{{channel: l.channel("bench:all"), known: true}}}
+	k := &c.conns[0]
+	*k = conn{client: c, fd: 1, state: up, subs: []stream{{live: true}}}
 	frame := eventText("bench:all", 1, 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		c.subs[0].offset, c.subs[0].seq = 0, 0
-		if err := l.text(c, frame); err != nil {
+		c.subs[0].offset, k.subs[0] = 0, stream{live: true}
+		if err := l.text(k, frame); err != nil {
 			b.Fatal(err)
 		}
 	}

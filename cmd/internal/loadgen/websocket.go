@@ -23,13 +23,13 @@ var headEnd = []byte("\r\n\r\n")
 
 // answer reads the answer to the handshake from b and returns what follows it;
 // ok=false: it has not come whole, or ended the attempt.
-func (l *loop) answer(c *conn, b []byte) (rest []byte, ok bool, err error) {
+func (l *loop) answer(k *conn, b []byte) (rest []byte, ok bool, err error) {
 	end := bytes.Index(b, headEnd)
 	if end < 0 {
 		if len(b) > maxHead {
 			return nil, false, errBroken
 		}
-		c.rest = append([]byte(nil), b...)
+		k.rest = append([]byte(nil), b...)
 		return nil, false, nil
 	}
 	head := b[:end+2] // the last line has its end
@@ -37,15 +37,15 @@ func (l *loop) answer(c *conn, b []byte) (rest []byte, ok bool, err error) {
 		return nil, false, errBroken
 	}
 	if status := string(head[9:12]); status != "101" {
-		c.refused, c.wait = status, retryAfter(head)
-		l.end(c, CauseRefused)
+		k.refused, k.told = status, told{wait: retryAfter(head), header: true}
+		l.end(k, CauseRefused)
 		return nil, false, nil
 	}
 	if !bytes.Contains(head, l.accept) {
 		return nil, false, errBroken
 	}
-	l.greet(c)
-	return b[end+4:], c.fd >= 0, nil
+	l.greet(k)
+	return b[end+4:], k.fd >= 0, nil
 }
 
 func retryAfter(head []byte) time.Duration {
@@ -63,35 +63,37 @@ func retryAfter(head []byte) time.Duration {
 }
 
 // frames serves the WebSocket frames in b. What has not come whole is kept.
-func (l *loop) frames(c *conn, b []byte) error {
+func (l *loop) frames(k *conn, b []byte) error {
 	for len(b) > 0 {
 		op, payload, n, err := cutFrame(b)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			c.rest = append([]byte(nil), b...)
+			k.rest = append([]byte(nil), b...)
 			return nil
 		}
 		b = b[n:]
 		switch op {
 		case ws.OpText:
-			if err := l.text(c, payload); err != nil {
+			if err := l.text(k, payload); err != nil {
 				return err
 			}
 		case ws.OpPing:
-			l.sendRaw(c, ws.OpPong, payload)
+			l.sendRaw(k, ws.OpPong, payload)
 		case ws.OpPong:
 		case ws.OpClose:
 			if len(payload) >= 2 {
-				c.code = binary.BigEndian.Uint16(payload)
+				k.code = binary.BigEndian.Uint16(payload)
 			}
-			l.sendRaw(c, ws.OpClose, payload)
-			l.end(c, CauseClosed)
+			if k.state != leaving {
+				l.sendRaw(k, ws.OpClose, payload)
+			}
+			l.end(k, CauseClosed)
 		default:
 			return errBroken
 		}
-		if c.fd < 0 {
+		if k.fd < 0 {
 			return nil
 		}
 	}
@@ -131,13 +133,13 @@ func cutFrame(b []byte) (op ws.OpCode, payload []byte, n int, err error) {
 }
 
 // send writes a command.
-func (l *loop) send(c *conn, f *clientv1.ClientFrame) {
+func (l *loop) send(k *conn, f *clientv1.ClientFrame) {
 	l.json = wire.AppendClient(l.json[:0], f)
-	l.sendRaw(c, ws.OpText, l.json)
+	l.sendRaw(k, ws.OpText, l.json)
 }
 
 // sendRaw writes a masked frame.
-func (l *loop) sendRaw(c *conn, op ws.OpCode, payload []byte) {
+func (l *loop) sendRaw(k *conn, op ws.OpCode, payload []byte) {
 	b := append(l.scratch[:0], 0x80|byte(op))
 	switch n := len(payload); {
 	case n < 126:
@@ -154,28 +156,28 @@ func (l *loop) sendRaw(c *conn, op ws.OpCode, payload []byte) {
 	b = append(b, payload...)
 	ws.Cipher(b[at:], mask, 0)
 	l.scratch = b
-	l.write(c, b)
+	l.write(k, b)
 }
 
 // write gives bytes to the socket, and keeps what it does not take.
-func (l *loop) write(c *conn, b []byte) {
-	if len(c.out) > 0 {
-		c.out = append(c.out, b...)
+func (l *loop) write(k *conn, b []byte) {
+	if len(k.out) > 0 {
+		k.out = append(k.out, b...)
 		return
 	}
-	n, err := unix.Write(c.fd, b)
+	n, err := unix.Write(k.fd, b)
 	if err != nil && err != unix.EAGAIN {
-		l.end(c, CauseReset)
+		l.end(k, CauseReset)
 		return
 	}
 	if n = max(n, 0); n < len(b) {
-		c.out = append(c.out, b[n:]...)
+		k.out = append(k.out, b[n:]...)
 	}
 }
 
 // flush writes what was kept.
-func (l *loop) flush(c *conn) {
-	b := c.out
-	c.out = nil
-	l.write(c, b)
+func (l *loop) flush(k *conn) {
+	b := k.out
+	k.out = nil
+	l.write(k, b)
 }
