@@ -212,12 +212,13 @@ func (l *loop) serve(k *conn, events uint32) {
 		}
 	}
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		l.read(k)
+		l.read(k, events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0)
 	}
 }
 
-// read takes what the socket has, until it has no more.
-func (l *loop) read(k *conn) {
+// read takes what the socket has, until it has no more; ended: the end is in it, and no
+// further event will tell.
+func (l *loop) read(k *conn, ended bool) {
 	for k.fd >= 0 {
 		kept := copy(l.buf, k.rest)
 		n, errno := rawRead(k.fd, l.buf[kept:kept+readBytes])
@@ -238,7 +239,7 @@ func (l *loop) read(k *conn) {
 			l.end(k, CauseBroken)
 			return
 		}
-		if n < readBytes { // epoll(7): a short read emptied the socket
+		if n < readBytes && !ended { // epoll(7): a short read emptied the socket
 			return
 		}
 	}
