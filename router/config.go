@@ -70,6 +70,10 @@ type Config struct {
 	KeyWindow  time.Duration // how long idempotency keys are known. Default 24h
 	DrainDelay time.Duration // between "draining" and the end of service. Default 300ms
 
+	// What the pre-check of an evacuation assumes of edges; equal to their settings.
+	CriticalReserve int // room of each edge that only critical clients get. Default 100
+	ForeignPercent  int // of an edge's room, for clients of other regions. Default 80
+
 	Now      func() time.Time      // wall clock that stamps events. Default time.Now
 	Log      *slog.Logger          // nil: silent
 	Registry prometheus.Registerer // nil: no metrics
@@ -107,8 +111,8 @@ func Default() Config {
 		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
 		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
 		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour,
-		DrainDelay: 300 * time.Millisecond,
-		Now:        time.Now,
+		DrainDelay: 300 * time.Millisecond, CriticalReserve: 100, ForeignPercent: 80,
+		Now: time.Now,
 	}
 }
 
@@ -155,6 +159,9 @@ func (c *Config) validateBounds(p *problems) {
 	}
 	if c.MaxEventBytes > 512<<10 {
 		p.add("max_event_bytes", c.MaxEventBytes, "at most 512 KiB: no client frame may pass 1 MiB")
+	}
+	if c.CriticalReserve < 0 || c.ForeignPercent < 0 || c.ForeignPercent > 100 {
+		p.add("critical_reserve, foreign_percent", "", "must not be negative, nor more than 100 percent")
 	}
 	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 {
 		p.add("tail_events, owner_recheck, trim_every, drain_delay", "", "must not be negative")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type fakeMembers struct {
 	joined   chan struct{}
 	losses   uint64
 	states   []gatewayv1.State
+	figures  map[presence.Key]*presence.Figure
 }
 
 func newMembers(snapshot *presence.Snapshot) *fakeMembers {
@@ -84,9 +86,15 @@ func (m *fakeMembers) SetState(s gatewayv1.State) {
 	m.states = append(m.states, s)
 }
 
-func (m *fakeMembers) Joined() <-chan struct{}                    { return m.joined }
-func (m *fakeMembers) LastHeard(presence.Key) time.Time           { return time.Time{} }
-func (m *fakeMembers) Figures() map[presence.Key]*presence.Figure { return nil }
+func (m *fakeMembers) Joined() <-chan struct{}          { return m.joined }
+func (m *fakeMembers) LastHeard(presence.Key) time.Time { return time.Time{} }
+func (m *fakeMembers) Silent(presence.Key) bool         { return false }
+
+func (m *fakeMembers) Figures() map[presence.Key]*presence.Figure {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.figures)
+}
 
 // recorder is a bus that remembers.
 type recorder struct {
@@ -227,6 +235,11 @@ func testConfig(id string) Config {
 // start runs a router over a store (nil: a new one in memory) until the test ends.
 func start(t testing.TB, store history.Store, change func(*Config)) *node {
 	t.Helper()
+	return startWith(t, store, change, func(*Deps) {})
+}
+
+func startWith(t testing.TB, store history.Store, change func(*Config), with func(*Deps)) *node {
+	t.Helper()
 	cfg := testConfig("r1")
 	if change != nil {
 		change(&cfg)
@@ -237,7 +250,9 @@ func start(t testing.TB, store history.Store, change func(*Config)) *node {
 	n := &node{t: t, store: &wobbly{Store: store}, bus: &recorder{}}
 	n.members = newMembers(snapshotOf(1, routerMember(cfg.ID, "")))
 	p := peers.New(peers.Config{})
-	r, err := New(cfg, Deps{Store: n.store, Bus: n.bus, Members: n.members, Peers: p})
+	deps := Deps{Store: n.store, Bus: n.bus, Members: n.members, Peers: p}
+	with(&deps)
+	r, err := New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ type Membership interface {
 	LeaseLosses() uint64
 	SetState(gatewayv1.State)
 	LastHeard(presence.Key) time.Time
+	Silent(presence.Key) bool
 	Figures() map[presence.Key]*presence.Figure
 }
 

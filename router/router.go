@@ -8,8 +8,9 @@
 // Life: New does no I/O; Listen opens the port; Run serves until its context ends,
 // then drains and returns when everything it started has ended. Goroutines: the
 // committers, one for channels without a store, one that forms batches of reads
-// and one for each batch (at most Config.Reads), one each for views, quiet heads
-// and retention, gRPC's own, two for each stream, and one for each call that is
+// and one for each batch (at most Config.Reads), one each for views, quiet heads,
+// retention, operations and what edges say of them, at most four that call
+// hooks, gRPC's own, two for each stream, and one for each call that is
 // forwarded.
 //
 // Invariants: an acked event of a committed namespace is in the store, and is on the
@@ -35,16 +36,20 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
+	"github.com/spillway-io/spillway/presence/control"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/history"
 )
 
-// Deps is what a Router calls. All are needed and outlive it.
+// Deps is what a Router calls. All but Control and Talk are needed; they outlive it.
 type Deps struct {
 	Store   history.Store
 	Bus     Bus
 	Members Membership
 	Peers   Peers
+
+	Control *control.Control // operations, revocations, settings; nil: none of them
+	Talk    Hearing          // what edges say of operations; nil: only their records
 }
 
 // Router is one node of the router tier.
@@ -62,6 +67,10 @@ type Router struct {
 	sequencer  *sequencer
 	reads      *reads
 	fan        *fan
+	control    *control.Control // nil: none
+	talk       Hearing          // nil: none
+	progress   *progressTable
+	hooks      *hooks
 	server     *grpc.Server
 	health     *health.Server
 	stop       chan struct{} // closed when streams must end
@@ -93,6 +102,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	}
 	r := &Router{
 		cfg: cfg, store: deps.Store, members: deps.Members, peers: deps.Peers, log: cfg.Log, stop: make(chan struct{}),
+		control: deps.Control, talk: deps.Talk, progress: newProgressTable(), hooks: newHooks(cfg.Now),
 	}
 	r.metrics = newMetrics(cfg.Registry, r.sizes())
 	r.namespaces = newNamespaces(&r.cfg)
@@ -170,6 +180,12 @@ func (r *Router) Run(ctx context.Context) error {
 	g.Go(func() error { return r.reads.run(parts) })
 	g.Go(func() error { return r.fan.run(parts) })
 	g.Go(func() error { return r.retention(parts) })
+	if r.control != nil {
+		g.Go(func() error { return newSupervisor(r).run(parts) })
+	}
+	if r.talk != nil {
+		g.Go(func() error { return r.talk.Hear(parts, topicProgress, r.progress.hear) })
+	}
 	g.Go(func() error { return r.serve() })
 	r.log.Info("router listens", "id", r.cfg.ID, "address", r.Addr())
 	r.wait(ctx, failed)

@@ -16,6 +16,7 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/presence"
+	"github.com/spillway-io/spillway/presence/control"
 	"github.com/spillway-io/spillway/presence/etcd"
 	board "github.com/spillway-io/spillway/presence/nats"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -108,8 +109,13 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 		return nil, err
 	}
 
+	// What the cluster has agreed on, and words of other members.
+	talk := board.NewTalk(conn, cfg.NATS.Prefix, log)
+	agreed := control.New(control.Config{Keeper: true, Talk: talk, Log: log, Registry: registry},
+		etcd.NewShelf(client, cfg.Etcd.Prefix, control.Folders(), log))
+
 	// The router itself takes its port, and nothing can fail after that; others learn the address from the membership.
-	n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: n.members, Peers: others})
+	n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: n.members, Peers: others, Control: agreed, Talk: talk})
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +135,8 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 	n.group.Add("bus", fan.Run)
 	n.group.Add("connections to routers", others.Run)
 	n.group.Add("membership", n.members.Run)
+	n.group.Add("talk on the bus", talk.Run)
+	n.group.Add("control", agreed.Run)
 	n.group.Add("router", n.router.Run, rc.DrainDelay+rc.StopTimeout+rc.CallDeadline)
 	return n, nil
 }

@@ -418,7 +418,9 @@ type Operation struct {
 	// Evacuate: called at each step (before, quarter, half, done, aborted, returned).
 	HookUrls []string `protobuf:"bytes,13,rep,name=hook_urls,json=hookUrls,proto3" json:"hook_urls,omitempty"`
 	// Evacuate: started although the pre-check said no.
-	Forced        bool `protobuf:"varint,14,opt,name=forced,proto3" json:"forced,omitempty"`
+	Forced bool `protobuf:"varint,14,opt,name=forced,proto3" json:"forced,omitempty"`
+	// Evacuate: what became of the calls of hook_urls, in the order of the steps.
+	Hooks         []*HookCall `protobuf:"bytes,15,rep,name=hooks,proto3" json:"hooks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -551,6 +553,84 @@ func (x *Operation) GetForced() bool {
 	return false
 }
 
+func (x *Operation) GetHooks() []*HookCall {
+	if x != nil {
+		return x.Hooks
+	}
+	return nil
+}
+
+// HookCall is one step's call of one URL, after its last try.
+type HookCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Step  string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	// Its place in hook_urls.
+	Url uint32 `protobuf:"varint,2,opt,name=url,proto3" json:"url,omitempty"`
+	// "ok", or why it failed.
+	Outcome       string `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	AtMs          uint64 `protobuf:"varint,4,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HookCall) Reset() {
+	*x = HookCall{}
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HookCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HookCall) ProtoMessage() {}
+
+func (x *HookCall) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HookCall.ProtoReflect.Descriptor instead.
+func (*HookCall) Descriptor() ([]byte, []int) {
+	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *HookCall) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *HookCall) GetUrl() uint32 {
+	if x != nil {
+		return x.Url
+	}
+	return 0
+}
+
+func (x *HookCall) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *HookCall) GetAtMs() uint64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
 // Progress is what an edge says of its part in an operation, on the bus each
 // second and in the record at the end.
 type Progress struct {
@@ -587,7 +667,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +679,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +692,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{4}
+	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Progress) GetOperation() string {
@@ -756,7 +836,7 @@ const file_spillway_gateway_v1_control_proto_rawDesc = "" +
 	"\bSettings\x12\x12\n" +
 	"\x04yaml\x18\x01 \x01(\tR\x04yaml\x12\x1d\n" +
 	"\n" +
-	"changed_ms\x18\x02 \x01(\x04R\tchangedMs\"\xd7\x03\n" +
+	"changed_ms\x18\x02 \x01(\x04R\tchangedMs\"\x8c\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".spillway.gateway.v1.OperationKindR\x04kind\x129\n" +
@@ -774,7 +854,13 @@ const file_spillway_gateway_v1_control_proto_rawDesc = "" +
 	"\bprogress\x18\v \x03(\v2\x1d.spillway.gateway.v1.ProgressR\bprogress\x12\x18\n" +
 	"\amessage\x18\f \x01(\tR\amessage\x12\x1b\n" +
 	"\thook_urls\x18\r \x03(\tR\bhookUrls\x12\x16\n" +
-	"\x06forced\x18\x0e \x01(\bR\x06forced\"\xac\x03\n" +
+	"\x06forced\x18\x0e \x01(\bR\x06forced\x123\n" +
+	"\x05hooks\x18\x0f \x03(\v2\x1d.spillway.gateway.v1.HookCallR\x05hooks\"_\n" +
+	"\bHookCall\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x10\n" +
+	"\x03url\x18\x02 \x01(\rR\x03url\x12\x18\n" +
+	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x13\n" +
+	"\x05at_ms\x18\x04 \x01(\x04R\x04atMs\"\xac\x03\n" +
 	"\bProgress\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x12\n" +
 	"\x04edge\x18\x02 \x01(\tR\x04edge\x12\x14\n" +
@@ -823,7 +909,7 @@ func file_spillway_gateway_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_spillway_gateway_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_spillway_gateway_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_spillway_gateway_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_spillway_gateway_v1_control_proto_goTypes = []any{
 	(OperationKind)(0),  // 0: spillway.gateway.v1.OperationKind
 	(OperationState)(0), // 1: spillway.gateway.v1.OperationState
@@ -831,17 +917,19 @@ var file_spillway_gateway_v1_control_proto_goTypes = []any{
 	(*Revocation)(nil),  // 3: spillway.gateway.v1.Revocation
 	(*Settings)(nil),    // 4: spillway.gateway.v1.Settings
 	(*Operation)(nil),   // 5: spillway.gateway.v1.Operation
-	(*Progress)(nil),    // 6: spillway.gateway.v1.Progress
+	(*HookCall)(nil),    // 6: spillway.gateway.v1.HookCall
+	(*Progress)(nil),    // 7: spillway.gateway.v1.Progress
 }
 var file_spillway_gateway_v1_control_proto_depIdxs = []int32{
 	0, // 0: spillway.gateway.v1.Operation.kind:type_name -> spillway.gateway.v1.OperationKind
 	1, // 1: spillway.gateway.v1.Operation.state:type_name -> spillway.gateway.v1.OperationState
-	6, // 2: spillway.gateway.v1.Operation.progress:type_name -> spillway.gateway.v1.Progress
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	7, // 2: spillway.gateway.v1.Operation.progress:type_name -> spillway.gateway.v1.Progress
+	6, // 3: spillway.gateway.v1.Operation.hooks:type_name -> spillway.gateway.v1.HookCall
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_spillway_gateway_v1_control_proto_init() }
@@ -855,7 +943,7 @@ func file_spillway_gateway_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spillway_gateway_v1_control_proto_rawDesc), len(file_spillway_gateway_v1_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -475,8 +475,10 @@ type Operation struct {
 	PlannedMs        uint32          `protobuf:"varint,20,opt,name=planned_ms,json=plannedMs,proto3" json:"planned_ms,omitempty"`
 	GrantedPerSecond float64         `protobuf:"fixed64,21,opt,name=granted_per_second,json=grantedPerSecond,proto3" json:"granted_per_second,omitempty"`
 	Edges            []*EdgeProgress `protobuf:"bytes,22,rep,name=edges,proto3" json:"edges,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What became of the hooks' calls: "quarter: ok".
+	Hooks         []string `protobuf:"bytes,23,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Operation) Reset() {
@@ -659,6 +661,13 @@ func (x *Operation) GetGrantedPerSecond() float64 {
 func (x *Operation) GetEdges() []*EdgeProgress {
 	if x != nil {
 		return x.Edges
+	}
+	return nil
+}
+
+func (x *Operation) GetHooks() []string {
+	if x != nil {
+		return x.Hooks
 	}
 	return nil
 }
@@ -2209,7 +2218,7 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"per_second\x18\a \x01(\x01R\tperSecond\x12\x12\n" +
 	"\x04fits\x18\b \x01(\bR\x04fits\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"\xdf\x04\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"\xf5\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -2238,7 +2247,8 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"planned_ms\x18\x14 \x01(\rR\tplannedMs\x12,\n" +
 	"\x12granted_per_second\x18\x15 \x01(\x01R\x10grantedPerSecond\x126\n" +
-	"\x05edges\x18\x16 \x03(\v2 .spillway.router.v1.EdgeProgressR\x05edges\"\xe8\x01\n" +
+	"\x05edges\x18\x16 \x03(\v2 .spillway.router.v1.EdgeProgressR\x05edges\x12\x14\n" +
+	"\x05hooks\x18\x17 \x03(\tR\x05hooks\"\xe8\x01\n" +
 	"\fEdgeProgress\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\rR\x05total\x12\x14\n" +

@@ -1,0 +1,65 @@
+package router
+
+import (
+	"context"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+)
+
+// Disconnect closes the live connections of a user or of a session.
+func (s adminService) Disconnect(ctx context.Context, request *routerv1.DisconnectRequest) (*routerv1.DisconnectResponse, error) {
+	switch {
+	case s.control == nil:
+		return nil, errNoControl
+	case (request.User == "") == (request.Session == ""):
+		return nil, statusOf(invalid("user, session: exactly one must be given"))
+	}
+	err := s.control.PutRevocation(ctx, &gatewayv1.Revocation{
+		User: request.User, Session: request.Session, DisconnectUser: request.User != "", CloseCode: request.CloseCode, Reason: request.Reason,
+	})
+	if err != nil {
+		return nil, controlError(err)
+	}
+	return &routerv1.DisconnectResponse{}, nil
+}
+
+// Revoke makes tokens of a user bad, with the tickets made from them.
+func (s adminService) Revoke(ctx context.Context, request *routerv1.RevokeRequest) (*routerv1.RevokeResponse, error) {
+	switch {
+	case s.control == nil:
+		return nil, errNoControl
+	case request.User == "":
+		return nil, statusOf(invalid("user: must be given"))
+	case request.TokenId != "" && request.IssuedBeforeMs != 0:
+		return nil, statusOf(invalid("token_id, issued_before_ms: at most one can be given"))
+	}
+	r := &gatewayv1.Revocation{User: request.User, TokenId: request.TokenId, IssuedBeforeMs: request.IssuedBeforeMs, Reason: request.Reason}
+	if r.TokenId == "" && r.IssuedBeforeMs == 0 {
+		r.IssuedBeforeMs = uint64(s.cfg.Now().UnixMilli())
+	}
+	if err := s.control.PutRevocation(ctx, r); err != nil {
+		return nil, controlError(err)
+	}
+	return &routerv1.RevokeResponse{}, nil
+}
+
+// GetSettings returns the hot settings of all edges.
+func (s adminService) GetSettings(context.Context, *routerv1.GetSettingsRequest) (*routerv1.GetSettingsResponse, error) {
+	if s.control == nil {
+		return nil, errNoControl
+	}
+	settings := s.control.Settings()
+	return &routerv1.GetSettingsResponse{Yaml: settings.Yaml, ChangedMs: settings.ChangedMs}, nil
+}
+
+// PutSettings replaces them, if they are good.
+func (s adminService) PutSettings(ctx context.Context, request *routerv1.PutSettingsRequest) (*routerv1.PutSettingsResponse, error) {
+	if s.control == nil {
+		return nil, errNoControl
+	}
+	if err := s.control.PutSettings(ctx, request.Yaml); err != nil {
+		return nil, controlError(err)
+	}
+	return &routerv1.PutSettingsResponse{}, nil
+}

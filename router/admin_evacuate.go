@@ -1,0 +1,171 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/spillway-io/spillway/presence"
+	"github.com/spillway-io/spillway/presence/control"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+)
+
+const (
+	defaultWindow = time.Minute
+	maxHooks      = 8
+	maxHookBytes  = 2_048
+)
+
+// Evacuate empties a region into the others, or takes it into service again.
+func (s adminService) Evacuate(ctx context.Context, request *routerv1.EvacuateRequest) (*routerv1.EvacuateResponse, error) {
+	if s.control == nil {
+		return nil, errNoControl
+	}
+	if request.Back {
+		return s.back(ctx, request.Region)
+	}
+	window := cmp.Or(time.Duration(request.WindowMs)*time.Millisecond, defaultWindow)
+	if window > maxDeadline {
+		return nil, statusOf(invalid(fmt.Sprintf("window_ms: %d: at most %d", request.WindowMs, maxDeadline.Milliseconds())))
+	}
+	for _, hook := range request.HookUrls {
+		if err := checkHook(hook); err != nil || len(request.HookUrls) > maxHooks {
+			return nil, statusOf(invalid(fmt.Sprintf("hook_urls: at most %d http:// or https:// URLs without user or password", maxHooks)))
+		}
+	}
+	check, err := s.checkEvacuation(request.Region, window)
+	if err != nil || request.DryRun {
+		return check, err
+	}
+	if !check.Fits && !request.Force {
+		return nil, refusal(check)
+	}
+	if op := s.evacuation(request.Region); op != nil {
+		return nil, controlError(&control.ConflictError{With: op})
+	}
+	return check, s.evacuate(ctx, request, check, window)
+}
+
+func checkHook(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || len(text) > maxHookBytes || u.Host == "":
+		return fmt.Errorf("not a URL")
+	case u.User != nil || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("scheme or user")
+	}
+	return nil
+}
+
+// evacuate calls the first hooks, then begins: edges act as soon as they see the
+// record.
+func (s adminService) evacuate(ctx context.Context, request *routerv1.EvacuateRequest, check *routerv1.EvacuateResponse, window time.Duration) error {
+	now := s.cfg.Now()
+	op := &gatewayv1.Operation{
+		Id: control.NewOperationID(now), Kind: gatewayv1.OperationKind_OPERATION_KIND_EVACUATE, Region: request.Region,
+		DeadlineMs: uint32(window.Milliseconds()), Cause: causeAPI, HookUrls: request.HookUrls, Forced: !check.Fits, Message: check.Message,
+		State: gatewayv1.OperationState_OPERATION_STATE_RUNNING,
+	}
+	if len(op.HookUrls) > 0 {
+		bounded, cancel := context.WithTimeout(ctx, s.cfg.CallDeadline*2/3)
+		op.Hooks = s.hooks.call(bounded, op, stepBefore, nil)
+		cancel()
+		for _, h := range op.Hooks {
+			if h.Outcome != hookOK && !request.Force {
+				return status.Errorf(codes.FailedPrecondition, "hook_urls: %d: %s; nothing was begun", h.Url, h.Outcome)
+			}
+		}
+	}
+	op.StartedMs = uint64(s.cfg.Now().UnixMilli())
+	if err := s.control.PutOperation(ctx, op); err != nil {
+		return controlError(err)
+	}
+	s.log.Info("evacuation began", "operation", op.Id, "region", op.Region, "forced", op.Forced)
+	check.Operation = op.Id
+	return nil
+}
+
+// back ends a live evacuation of a region.
+func (s adminService) back(ctx context.Context, region string) (*routerv1.EvacuateResponse, error) {
+	op := s.evacuation(region)
+	if op == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "region: %q is not evacuated", region)
+	}
+	if err := s.abort(ctx, op.Id); err != nil {
+		return nil, err
+	}
+	return &routerv1.EvacuateResponse{Operation: op.Id}, nil
+}
+
+// evacuation is the live one of a region, or nil.
+func (r *Router) evacuation(region string) *gatewayv1.Operation {
+	for _, op := range r.control.Operations() {
+		if op.Kind == gatewayv1.OperationKind_OPERATION_KIND_EVACUATE && op.Region == region && !control.Ended(op) {
+			return op
+		}
+	}
+	return nil
+}
+
+func (r *Router) evacuated(region string) bool { return r.evacuation(region) != nil }
+
+// checkEvacuation compares what a region holds with what the others can take.
+func (r *Router) checkEvacuation(region string, window time.Duration) (*routerv1.EvacuateResponse, error) {
+	var from room
+	figures := r.members.Figures()
+	for _, m := range r.members.Snapshot().Members() {
+		if m.Role != gatewayv1.Role_ROLE_EDGE || m.Region != region {
+			continue
+		}
+		f := figures[presence.KeyOf(m)]
+		if f == nil || f.Incarnation != m.Incarnation {
+			f = &presence.Figure{}
+		}
+		from.add(m, f)
+	}
+	if from.edges == 0 {
+		return nil, status.Errorf(codes.NotFound, "region: %q has no edges", region)
+	}
+	to := r.receivers(func(m *presence.Member) bool { return m.Region != region && !r.evacuated(m.Region) })
+	return precheck(from, to, window, r.cfg.CriticalReserve, r.cfg.ForeignPercent), nil
+}
+
+// precheck is the arithmetic of an evacuation. Of each receiver's room a part is for
+// its own region, and a part of the rest for critical clients.
+func precheck(from, to room, window time.Duration, reserve, foreignPercent int) *routerv1.EvacuateResponse {
+	headroom := to.headroom * uint64(foreignPercent) / 100
+	c := &routerv1.EvacuateResponse{
+		Conns: from.conns, Critical: min(from.critical, from.conns), Headroom: headroom,
+		Reserved: min(uint64(reserve*to.edges), headroom), NeededPerSecond: float64(from.conns) / window.Seconds(), PerSecond: to.rate(),
+	}
+	switch {
+	case c.Conns == 0:
+	case to.edges == 0:
+		c.Message = "no edge of another region serves"
+	case c.Conns > c.Headroom:
+		c.Message = fmt.Sprintf("%d clients do not fit: the other regions have room for %d", c.Conns, c.Headroom)
+	case c.Conns-c.Critical > c.Headroom-c.Reserved:
+		c.Message = fmt.Sprintf("%d clients that are not critical do not fit: the other regions have room for %d of them, and for %d critical ones",
+			c.Conns-c.Critical, c.Headroom-c.Reserved, c.Reserved)
+	case c.NeededPerSecond > c.PerSecond:
+		c.Message = fmt.Sprintf("%.0f clients a second would have to move, the other regions take %.0f: a window of %v is needed",
+			c.NeededPerSecond, c.PerSecond, takes(c.Conns, c.PerSecond).Round(time.Second))
+	}
+	c.Fits = c.Message == ""
+	return c
+}
+
+// refusal carries the numbers in its text and as a detail.
+func refusal(c *routerv1.EvacuateResponse) error {
+	s := status.New(codes.FailedPrecondition, c.Message)
+	if with, err := s.WithDetails(c); err == nil {
+		s = with
+	}
+	return s.Err()
+}

@@ -1,0 +1,93 @@
+package router
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+)
+
+// Hearing is how a router hears what edges tell all members (presence/nats.Talk).
+// heard is called from one goroutine until ctx ends.
+type Hearing interface {
+	Hear(ctx context.Context, topic string, heard func(message []byte)) error
+}
+
+const (
+	topicProgress = "progress"
+	// maxProgress bounds the figures that are kept, one for each edge and operation.
+	maxProgress = 4_096
+	// maxProgressBytes bounds one message of them.
+	maxProgressBytes = 16 << 10
+)
+
+// progressKey is an edge's part in an operation.
+type progressKey struct{ operation, edge string }
+
+// progressTable has the newest figures that edges told on the bus. Past its bound
+// the oldest one goes: its edge will tell again.
+type progressTable struct {
+	mu     sync.Mutex // guards below
+	newest map[progressKey]*gatewayv1.Progress
+}
+
+func newProgressTable() *progressTable {
+	return &progressTable{newest: make(map[progressKey]*gatewayv1.Progress)}
+}
+
+func (t *progressTable) hear(message []byte) {
+	p := new(gatewayv1.Progress)
+	if len(message) > maxProgressBytes || proto.Unmarshal(message, p) != nil || p.Operation == "" || p.Edge == "" {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := progressKey{p.Operation, p.Edge}
+	if old := t.newest[key]; old != nil && old.AtMs > p.AtMs {
+		return
+	}
+	t.newest[key] = p
+	if len(t.newest) > maxProgress {
+		t.evictLocked()
+	}
+}
+
+func (t *progressTable) evictLocked() {
+	var oldest progressKey
+	var at uint64
+	for key, p := range t.newest {
+		if oldest.operation == "" || p.AtMs < at {
+			oldest, at = key, p.AtMs
+		}
+	}
+	delete(t.newest, oldest)
+}
+
+// forget drops the figures of operations that are not live.
+func (t *progressTable) forget(live func(operation string) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.newest, func(key progressKey, _ *gatewayv1.Progress) bool { return !live(key.operation) })
+}
+
+// of is what every edge last told of an operation, on the bus or in its record; by
+// edge, not to be changed.
+func (t *progressTable) of(op *gatewayv1.Operation) []*gatewayv1.Progress {
+	all := make(map[string]*gatewayv1.Progress)
+	for _, p := range op.Progress {
+		all[p.Edge] = p
+	}
+	t.mu.Lock()
+	for key, p := range t.newest {
+		if old := all[key.edge]; key.operation == op.Id && (old == nil || old.AtMs < p.AtMs && !old.Ended) {
+			all[key.edge] = p
+		}
+	}
+	t.mu.Unlock()
+	return slices.SortedFunc(maps.Values(all), func(a, b *gatewayv1.Progress) int { return strings.Compare(a.Edge, b.Edge) })
+}

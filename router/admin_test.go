@@ -1,0 +1,529 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/spillway-io/spillway/presence"
+	"github.com/spillway-io/spillway/presence/control"
+	"github.com/spillway-io/spillway/presence/control/controltest"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+)
+
+// loud is a bus on which edges tell what they want.
+type loud struct {
+	mu    sync.Mutex // guards below
+	heard func([]byte)
+}
+
+func (l *loud) Hear(ctx context.Context, _ string, heard func([]byte)) error {
+	l.mu.Lock()
+	l.heard = heard
+	l.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// world is a router beside edges that are only records.
+type world struct {
+	*node
+	admin routerv1.AdminServiceClient
+	store *controltest.Store
+	agree *control.Control
+	bus   *loud
+}
+
+func runControl(t *testing.T, c *control.Control) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }() // the cleanup ends it and waits
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func newWorld(t *testing.T, edges ...*presence.Figure) *world {
+	t.Helper()
+	w := &world{store: controltest.NewStore(), bus: &loud{}}
+	w.agree = control.New(control.Config{Keeper: true, CheckSettings: func(yaml string) error {
+		if strings.Contains(yaml, "wrong") {
+			return fmt.Errorf("wrong: is no key")
+		}
+		return nil
+	}}, w.store.Join())
+	runControl(t, w.agree)
+	<-w.agree.Ready()
+	w.node = startWith(t, nil, nil, func(d *Deps) { d.Control, d.Talk = w.agree, w.bus })
+	w.hooks.pause = time.Millisecond
+	w.admin = routerv1.NewAdminServiceClient(w.conn)
+	w.set(edges...)
+	eventually(t, "the bus is heard", func() bool { w.bus.mu.Lock(); defer w.bus.mu.Unlock(); return w.bus.heard != nil })
+	return w
+}
+
+// set makes edges of figures: the members are what the figures say.
+func (w *world) set(edges ...*presence.Figure) {
+	members := []*presence.Member{routerMember("r1", "")}
+	figures := make(map[presence.Key]*presence.Figure)
+	for _, f := range edges {
+		f.Role, f.Incarnation = gatewayv1.Role_ROLE_EDGE, 7
+		if f.State == gatewayv1.State_STATE_UNSPECIFIED {
+			f.State = gatewayv1.State_STATE_SERVING
+		}
+		m := &presence.Member{Id: f.Id, Role: f.Role, Incarnation: 7, Region: f.Region, State: f.State, Address: "ws://" + f.Id}
+		members = append(members, m)
+		figures[presence.KeyOf(m)] = f
+	}
+	w.members.mu.Lock()
+	w.members.figures = figures
+	w.members.mu.Unlock()
+	w.members.set(presence.NewSnapshot(members, 2))
+}
+
+func (w *world) tell(p *gatewayv1.Progress) {
+	w.t.Helper()
+	data, err := proto.Marshal(p)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.bus.mu.Lock()
+	heard := w.bus.heard
+	w.bus.mu.Unlock()
+	heard(data)
+}
+
+func wantCode(t *testing.T, err error, want codes.Code, words ...string) {
+	t.Helper()
+	if status.Code(err) != want {
+		t.Errorf("got %v, want %v", err, want)
+	}
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not say %q", err, word)
+		}
+	}
+}
+
+func TestADrainSaysWhatItNeedsThenBegins(t *testing.T) {
+	w := newWorld(t,
+		&presence.Figure{Id: "e1", Region: "eu", Conns: 9_000, Headroom: 500, MovedPerSecond: 400},
+		&presence.Figure{Id: "e2", Region: "eu", Conns: 100, Headroom: 5_000, MovedPerSecond: 400},
+		&presence.Figure{Id: "e3", Region: "eu", Conns: 100, Headroom: 3_000, MovedPerSecond: 500},
+		&presence.Figure{Id: "e4", Region: "eu", Conns: 100, Headroom: 3_000, MovedPerSecond: 500, State: gatewayv1.State_STATE_DRAINING},
+		&presence.Figure{Id: "u1", Region: "us", Conns: 100, Headroom: 9_000, MovedPerSecond: 500})
+	ctx := testContext(t)
+	plan, err := w.admin.DrainNode(ctx, &routerv1.DrainNodeRequest{Node: "e1", DryRun: true})
+	if err != nil || plan.Operation != "" || plan.Conns != 9_000 || plan.Headroom != 8_000 || plan.PerSecond != 900 || plan.PlannedMs != 10_000 ||
+		!strings.Contains(plan.Message, "do not fit") || len(w.agree.Operations()) != 0 {
+		t.Errorf("the dry run says %v, %v", plan, err)
+	}
+	for node, want := range map[string]codes.Code{"e9": codes.NotFound, "r1": codes.InvalidArgument, "e4": codes.FailedPrecondition} {
+		_, err := w.admin.DrainNode(ctx, &routerv1.DrainNodeRequest{Node: node})
+		wantCode(t, err, want)
+	}
+	begun, err := w.admin.DrainNode(ctx, &routerv1.DrainNodeRequest{Node: "e1", DeadlineMs: 25_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := w.agree.Operation(begun.Operation)
+	if op == nil || op.Node != "e1" || op.Incarnation != 7 || op.DeadlineMs != 25_000 || op.Cause != "api" {
+		t.Errorf("the record is %v", op)
+	}
+	_, err = w.admin.DrainNode(ctx, &routerv1.DrainNodeRequest{Node: "e1"})
+	wantCode(t, err, codes.FailedPrecondition, "leaving already")
+	if _, err := w.admin.UndrainNode(ctx, &routerv1.UndrainNodeRequest{Node: "e1"}); err != nil {
+		t.Error(err)
+	}
+	if op := w.agree.Operation(begun.Operation); op.State != gatewayv1.OperationState_OPERATION_STATE_ABORTED {
+		t.Errorf("after undrain it is %v", op)
+	}
+	_, err = w.admin.UndrainNode(ctx, &routerv1.UndrainNodeRequest{Node: "e1"})
+	wantCode(t, err, codes.FailedPrecondition)
+	_, err = w.admin.AbortOperation(ctx, &routerv1.AbortOperationRequest{Operation: begun.Operation})
+	wantCode(t, err, codes.FailedPrecondition, "has ended")
+	_, err = w.admin.AbortOperation(ctx, &routerv1.AbortOperationRequest{Operation: "x"})
+	wantCode(t, err, codes.NotFound)
+}
+
+func TestADrainBySignalIsNotUndone(t *testing.T) {
+	w := newWorld(t, &presence.Figure{Id: "e1", Region: "eu", State: gatewayv1.State_STATE_DRAINING})
+	op := &gatewayv1.Operation{Kind: gatewayv1.OperationKind_OPERATION_KIND_DRAIN, Node: "e1", Incarnation: 7, Cause: "signal"}
+	if err := w.agree.PutOperation(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.admin.UndrainNode(testContext(t), &routerv1.UndrainNodeRequest{Node: "e1"})
+	wantCode(t, err, codes.FailedPrecondition, "told to")
+}
+
+// Figures come by the bus, the end by the record; a watcher sees both.
+func TestAWatchShowsProgressToTheEnd(t *testing.T) {
+	w := newWorld(t, &presence.Figure{Id: "e1", Region: "eu"})
+	ctx := testContext(t)
+	op := &gatewayv1.Operation{Kind: gatewayv1.OperationKind_OPERATION_KIND_DRAIN, Node: "e1", Incarnation: 7}
+	if err := w.agree.PutOperation(ctx, op); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := w.admin.WatchOperation(ctx, &routerv1.WatchOperationRequest{Operation: op.Id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() *routerv1.Operation {
+		t.Helper()
+		r, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Operation
+	}
+	if first := next(); first.State != "running" || first.Kind != "drain" || first.Total != 0 {
+		t.Errorf("first %v", first)
+	}
+	w.tell(&gatewayv1.Progress{Operation: op.Id, Edge: "e1", Total: 100, Moved: 30, Remaining: 70, PlannedMs: 5_000, AtMs: 2})
+	w.tell(&gatewayv1.Progress{Operation: op.Id, Edge: "e1", Total: 100, Moved: 10, Remaining: 90, AtMs: 1}) // late
+	if second := next(); second.Moved != 30 || second.Remaining != 70 || second.PlannedMs != 5_000 || len(second.Edges) != 1 {
+		t.Errorf("second %v", second)
+	}
+	err = w.agree.UpdateOperation(ctx, op.Id, func(op *gatewayv1.Operation) bool {
+		op.State = gatewayv1.OperationState_OPERATION_STATE_PARTLY
+		op.Progress = []*gatewayv1.Progress{{Operation: op.Id, Edge: "e1", Total: 100, Moved: 97, Stragglers: 3, AtMs: 9, Ended: true}}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := next(); last.State != "partly" || last.Moved != 97 || last.Stragglers != 3 || last.EndedMs == 0 {
+		t.Errorf("last %v", last)
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("the stream goes on after the end")
+	}
+	list, err := w.admin.ListOperations(ctx, &routerv1.ListOperationsRequest{})
+	if err != nil || len(list.Operations) != 1 || list.Operations[0].Moved != 97 {
+		t.Errorf("listed %v, %v", list, err)
+	}
+	stream, err = w.admin.WatchOperation(ctx, &routerv1.WatchOperationRequest{Operation: "none"})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	wantCode(t, err, codes.NotFound)
+}
+
+func TestFiguresOnTheBusAreBounded(t *testing.T) {
+	table := newProgressTable()
+	for i := range maxProgress + 100 {
+		data, _ := proto.Marshal(&gatewayv1.Progress{Operation: "o", Edge: fmt.Sprint("e", i), AtMs: uint64(i)})
+		table.hear(data)
+	}
+	table.hear([]byte("nonsense"))
+	table.hear(nil)
+	if n := len(table.newest); n != maxProgress {
+		t.Errorf("%d are kept", n)
+	}
+	if _, kept := table.newest[progressKey{"o", "e0"}]; kept {
+		t.Error("the oldest was kept")
+	}
+	table.forget(func(string) bool { return false })
+	if len(table.newest) != 0 {
+		t.Error("figures of no operation are kept")
+	}
+}
+
+func TestPrecheck(t *testing.T) {
+	from := room{edges: 3, conns: 30_000, critical: 3_000}
+	for _, c := range []struct {
+		name   string
+		to     room
+		window time.Duration
+		fits   bool
+		words  string
+	}{
+		{"room and rate", room{edges: 3, headroom: 40_000, perSecond: 1_500}, time.Minute, true, ""},
+		{"no room", room{edges: 3, headroom: 30_000, perSecond: 1_500}, time.Minute, false, "room for 24000"},
+		{"nobody", room{}, time.Minute, false, "no edge of another region"},
+		{"too fast", room{edges: 3, headroom: 40_000, perSecond: 1_500}, 10 * time.Second, false, "a window of 20s"},
+		{"critical ones may use the reserve", room{edges: 30, headroom: 37_500, perSecond: 1_500}, time.Minute, true, ""},
+		{"others may not", room{edges: 40, headroom: 37_500, perSecond: 1_500}, time.Minute, false, "not critical"},
+		{"blind", room{edges: 3, headroom: 40_000, perSecond: 1_500, smallest: 100, blind: true}, time.Minute, false, "take 300"},
+	} {
+		got := precheck(from, c.to, c.window, 100, 80)
+		if got.Fits != c.fits || !strings.Contains(got.Message, c.words) {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// hookServer remembers the steps it was told; it fails the first tries of each.
+type hookServer struct {
+	*httptest.Server
+	mu    sync.Mutex // guards below
+	fails int
+	tries map[string]int
+	told  []string
+}
+
+func newHookServer(t *testing.T, fails int) *hookServer {
+	h := &hookServer{fails: fails, tries: make(map[string]int)}
+	h.Server = httptest.NewServer(h)
+	t.Cleanup(h.Close)
+	return h
+}
+
+func (h *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var body hookBody
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Method != http.MethodPost {
+		http.Error(w, "no", http.StatusBadRequest)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tries[body.Step]++; h.tries[body.Step] <= h.fails {
+		http.Error(w, "not yet", http.StatusServiceUnavailable)
+		return
+	}
+	h.told = append(h.told, body.Step)
+}
+
+func (h *hookServer) steps() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.told)
+}
+
+func evacuable(w *world) {
+	w.set(&presence.Figure{Id: "e1", Region: "eu", Conns: 600, Critical: 60},
+		&presence.Figure{Id: "e2", Region: "eu", Conns: 400},
+		&presence.Figure{Id: "u1", Region: "us", Conns: 10, Headroom: 5_000, MovedPerSecond: 500})
+}
+
+func TestAnEvacuationIsCheckedToldHeldAndReturned(t *testing.T) {
+	w := newWorld(t)
+	evacuable(w)
+	hook := newHookServer(t, 2)
+	ctx := testContext(t)
+	begun, err := w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", WindowMs: 10_000, HookUrls: []string{hook.URL}})
+	if err != nil || !begun.Fits || begun.Conns != 1_000 || begun.NeededPerSecond != 100 || begun.Headroom != 4_000 || begun.Reserved != 100 {
+		t.Fatalf("%v, %v", begun, err)
+	}
+	if got := hook.steps(); !slices.Equal(got, []string{"before"}) {
+		t.Errorf("before it began, %v were called", got)
+	}
+	_, err = w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu"})
+	wantCode(t, err, codes.FailedPrecondition, "running there")
+
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e1", Total: 600, Moved: 200, Remaining: 400, AtMs: 1})
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e2", Total: 400, Moved: 100, Remaining: 300, AtMs: 1})
+	eventually(t, "a quarter is told", func() bool { return slices.Contains(hook.steps(), "quarter") })
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e1", Total: 600, Moved: 600, AtMs: 2, Ended: true})
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e2", Total: 400, Moved: 399, Closed: 1, AtMs: 2, Ended: true})
+	eventually(t, "the region is held", func() bool {
+		return w.agree.Operation(begun.Operation).State == gatewayv1.OperationState_OPERATION_STATE_HELD
+	})
+	if op := w.agree.Operation(begun.Operation); !strings.Contains(op.Message, "999 of 1000 clients moved") || len(op.Progress) != 2 {
+		t.Errorf("the report is %v", op)
+	}
+	eventually(t, "the end is told", func() bool { return slices.Contains(hook.steps(), "done") })
+	if _, err := w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", Back: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the return is told", func() bool { return slices.Contains(hook.steps(), "returned") })
+	if got := hook.steps(); !slices.Equal(got, []string{"before", "quarter", "half", "done", "returned"}) {
+		t.Errorf("the hook was called for %v", got)
+	}
+	eventually(t, "the calls are written down", func() bool { return len(w.agree.Operation(begun.Operation).Hooks) == 5 })
+	list, err := w.admin.ListOperations(ctx, &routerv1.ListOperationsRequest{})
+	if err != nil || list.Operations[0].State != "done" || !slices.Contains(list.Operations[0].Hooks, "half: ok") {
+		t.Errorf("listed %v, %v", list, err)
+	}
+	_, err = w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", Back: true})
+	wantCode(t, err, codes.FailedPrecondition)
+}
+
+func TestAnEvacuationThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
+	w := newWorld(t,
+		&presence.Figure{Id: "e1", Region: "eu", Conns: 6_000},
+		&presence.Figure{Id: "u1", Region: "us", Headroom: 5_000, MovedPerSecond: 500})
+	ctx := testContext(t)
+	check, err := w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", DryRun: true})
+	if err != nil || check.Fits || check.Headroom != 4_000 {
+		t.Errorf("the dry run says %v, %v", check, err)
+	}
+	_, err = w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu"})
+	wantCode(t, err, codes.FailedPrecondition, "6000 clients do not fit")
+	if details := status.Convert(err).Details(); len(details) != 1 || details[0].(*routerv1.EvacuateResponse).Conns != 6_000 {
+		t.Errorf("the details are %v", details)
+	}
+	_, err = w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "mars"})
+	wantCode(t, err, codes.NotFound)
+	for _, bad := range []string{"ftp://a/b", "http://user:secret@a/b", "x", "http://a/" + strings.Repeat("x", 2_048)} {
+		_, err = w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", HookUrls: []string{bad}})
+		wantCode(t, err, codes.InvalidArgument)
+		if strings.Contains(err.Error(), "secret") {
+			t.Error("the error repeats a password")
+		}
+	}
+	forced, err := w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", Force: true})
+	if err != nil || !w.agree.Operation(forced.Operation).Forced {
+		t.Errorf("forced: %v, %v", forced, err)
+	}
+	if _, err := w.admin.AbortOperation(ctx, &routerv1.AbortOperationRequest{Operation: forced.Operation}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAHookIsTriedFourTimesAndNeverRedirected(t *testing.T) {
+	secret := newHookServer(t, 0)
+	var tries int
+	redirect := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		tries++
+		http.Redirect(rw, r, secret.URL, http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(redirect.Close)
+	h := newHooks(time.Now)
+	h.pause = time.Millisecond
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	op := &gatewayv1.Operation{HookUrls: []string{redirect.URL + "?key=abc", gone.URL + "?key=abc"}}
+	calls := h.call(t.Context(), op, stepHalf, nil)
+	if tries != 4 || len(secret.steps()) != 0 || calls[0].Outcome != "failed after 4 tries: answered 307" {
+		t.Errorf("%d tries, %v", tries, calls)
+	}
+	if !strings.HasPrefix(calls[1].Outcome, "failed after 4 tries: ") || strings.Contains(calls[1].Outcome, "abc") {
+		t.Errorf("%v", calls[1])
+	}
+	h.client.CloseIdleConnections()
+}
+
+// Without its first hook nothing begins, unless it is forced.
+func TestAFirstHookThatFailsStopsAnEvacuation(t *testing.T) {
+	w := newWorld(t)
+	evacuable(w)
+	hook := newHookServer(t, 99)
+	_, err := w.admin.Evacuate(testContext(t), &routerv1.EvacuateRequest{Region: "eu", HookUrls: []string{hook.URL}})
+	wantCode(t, err, codes.FailedPrecondition, "nothing was begun")
+	if len(w.agree.Operations()) != 0 {
+		t.Error("it began")
+	}
+}
+
+// The router that supervises an evacuation dies: the next one finds in the record
+// what was done.
+func TestAnyRouterGoesOnWithAnEvacuation(t *testing.T) {
+	hook := newHookServer(t, 0)
+	op := &gatewayv1.Operation{
+		Id: "o", Kind: gatewayv1.OperationKind_OPERATION_KIND_EVACUATE, HookUrls: []string{hook.URL}, State: gatewayv1.OperationState_OPERATION_STATE_RUNNING,
+		Hooks: []*gatewayv1.HookCall{{Step: stepBefore}, {Step: stepQuarter}},
+	}
+	figures := []*gatewayv1.Progress{{Total: 100, Remaining: 50}}
+	if got := dueStep(op, figures); got != stepHalf {
+		t.Errorf("due is %q", got)
+	}
+	op.Hooks = append(op.Hooks, &gatewayv1.HookCall{Step: stepHalf, Outcome: "failed"})
+	if got := dueStep(op, figures); got != "" {
+		t.Errorf("due is %q", got)
+	}
+	op.State = gatewayv1.OperationState_OPERATION_STATE_ABORTED
+	if got := dueStep(op, figures); got != stepAborted {
+		t.Errorf("due is %q", got)
+	}
+}
+
+// Edges that die do not leave operations behind.
+func TestAnOperationEndsWithItsEdge(t *testing.T) {
+	now := time.Now()
+	w := newWorld(t)
+	s := newSupervisor(w.Router)
+	s.now = func() time.Time { return now }
+	w.set(&presence.Figure{Id: "e2", Region: "eu"})
+	seen := map[string]bool{}
+	op := &gatewayv1.Operation{Id: "o", Kind: gatewayv1.OperationKind_OPERATION_KIND_DRAIN, Node: "e1", Incarnation: 7}
+	if state, _ := s.verdict(op, nil, seen); state != gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED {
+		t.Errorf("at once: %v", state)
+	}
+	now = now.Add(absentFor)
+	if state, _ := s.verdict(op, nil, seen); state != gatewayv1.OperationState_OPERATION_STATE_FAILED {
+		t.Errorf("killed: %v", state)
+	}
+	last := []*gatewayv1.Progress{{Edge: "e1", Ended: true, Stragglers: 2}}
+	if state, _ := s.verdict(op, last, seen); state != gatewayv1.OperationState_OPERATION_STATE_PARTLY {
+		t.Errorf("it could only tell the bus: %v", state)
+	}
+	op.Node = "e2"
+	if state, _ := s.verdict(op, nil, seen); state != gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED {
+		t.Errorf("alive: %v", state)
+	}
+	op.Incarnation = 6 // another process has its name now
+	_, _ = s.verdict(op, nil, seen)
+	now = now.Add(absentFor)
+	if state, _ := s.verdict(op, nil, seen); state != gatewayv1.OperationState_OPERATION_STATE_FAILED {
+		t.Errorf("replaced: %v", state)
+	}
+}
+
+func TestRevokingAndDisconnecting(t *testing.T) {
+	w := newWorld(t)
+	ctx := testContext(t)
+	at := time.Now()
+	for _, r := range []*routerv1.RevokeRequest{{User: "ann", TokenId: "t1"}, {User: "bob"}} {
+		if _, err := w.admin.Revoke(ctx, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !w.agree.Revoked("ann", "t1", at) || w.agree.Revoked("ann", "t2", at) || !w.agree.Revoked("bob", "", at.Add(-time.Second)) {
+		t.Error("not revoked as asked")
+	}
+	if _, err := w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{Session: "s"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "ann", CloseCode: 4200}); err != nil {
+		t.Error(err)
+	}
+	_, err := w.admin.Revoke(ctx, &routerv1.RevokeRequest{TokenId: "t"})
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = w.admin.Revoke(ctx, &routerv1.RevokeRequest{User: "a", TokenId: "t", IssuedBeforeMs: 1})
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "a", Session: "s"})
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "a", CloseCode: 1000})
+	wantCode(t, err, codes.InvalidArgument, "4000")
+}
+
+func TestSettingsAreCheckedBeforeTheyStand(t *testing.T) {
+	w := newWorld(t)
+	ctx := testContext(t)
+	if _, err := w.admin.PutSettings(ctx, &routerv1.PutSettingsRequest{Yaml: "drain: {notice: 1s}"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.admin.PutSettings(ctx, &routerv1.PutSettingsRequest{Yaml: "wrong: 1"})
+	wantCode(t, err, codes.InvalidArgument, "wrong")
+	got, err := w.admin.GetSettings(ctx, &routerv1.GetSettingsRequest{})
+	if err != nil || got.Yaml != "drain: {notice: 1s}" || got.ChangedMs == 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A router without etcd says so; it does not pretend.
+func TestARouterWithoutControlSaysSo(t *testing.T) {
+	n := start(t, nil, nil)
+	admin := routerv1.NewAdminServiceClient(n.conn)
+	ctx := testContext(t)
+	_, err := admin.ListOperations(ctx, &routerv1.ListOperationsRequest{})
+	wantCode(t, err, codes.FailedPrecondition)
+	_, err = admin.Revoke(ctx, &routerv1.RevokeRequest{User: "a"})
+	wantCode(t, err, codes.FailedPrecondition)
+}
