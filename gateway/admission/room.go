@@ -32,6 +32,18 @@ func (l *list) push(w *waiter) {
 	l.n++
 }
 
+// pushFirst lets w pass all who wait.
+func (l *list) pushFirst(w *waiter) {
+	w.list, w.prev, w.next = l, nil, l.first
+	if l.first == nil {
+		l.last = w
+	} else {
+		l.first.prev = w
+	}
+	l.first = w
+	l.n++
+}
+
 func (l *list) remove(w *waiter) {
 	if w.prev == nil {
 		l.first = w.next

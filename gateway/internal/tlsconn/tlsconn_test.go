@@ -443,3 +443,11 @@ func TestAClosedConnIsForgotten(t *testing.T) {
 		t.Fatal("the poller remembers it")
 	}
 }
+
+func TestTheCostOfAHandshakeIsMeasured(t *testing.T) {
+	cost, err := Cost(serverConfig(t))
+	if err != nil || cost <= costSocket {
+		t.Fatalf("%v, %v", cost, err)
+	}
+	t.Logf("a handshake costs %v of CPU", cost)
+}
