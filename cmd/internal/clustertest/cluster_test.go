@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -18,11 +19,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/spillway-io/spillway/cmd/internal/cluster"
 	"github.com/spillway-io/spillway/gateway/client"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
-	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
+	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
 
 var binary string
@@ -43,142 +44,83 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// process is one that we started.
-type process struct {
-	t    *testing.T
-	name string
-	args []string
-	cmd  *exec.Cmd
-	log  *os.File
-}
-
-func (c *cluster) start(name string, args ...string) *process {
-	c.t.Helper()
-	p := &process{t: c.t, name: name, args: args}
-	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	p.log = log
-	p.cmd = exec.Command(binary, args...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { p.end(syscall.SIGKILL) })
-	return p
-}
-
-// end signals the process and waits until it is gone. Idempotent.
-func (p *process) end(sig syscall.Signal) {
-	if p.cmd == nil {
-		return
-	}
-	p.cmd.Process.Signal(sig)
-	p.cmd.Wait()
-	p.log.Close()
-	p.cmd = nil
-}
-
-// cluster is NATS, etcd, PostgreSQL, two routers and three edges, each a process.
-type cluster struct {
-	t       *testing.T
-	dir     string
-	ports   map[string]int
-	nats    *process
-	etcd    *process
-	routers []*process
-	edges   []*process
+// testCluster is NATS, etcd, PostgreSQL, two routers and three edges, each a process.
+type testCluster struct {
+	*cluster.Cluster
+	t *testing.T
 }
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := cluster.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+	return port
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T) *testCluster {
 	t.Helper()
-	pg := pgtest.Start(t)
-	c := &cluster{t: t, dir: t.TempDir(), ports: make(map[string]int)}
-	for _, name := range []string{"nats", "etcd", "router-1", "router-2", "edge-1", "edge-2", "edge-3",
-		"ops-router-1", "ops-router-2", "ops-edge-1", "ops-edge-2", "ops-edge-3"} {
-		c.ports[name] = freePort(t)
+	c, err := cluster.Start(t.Context(), cluster.Config{
+		Binary: []string{binary}, Dir: t.TempDir(), Store: cluster.Postgres, Edges: 3, SeparateInfra: true,
+		Namespaces: "{chat: {publish: everyone, subscribe: everyone}}",
+		Edge: func(*cluster.Cluster, int) string {
+			return "advertise_url: \"{url}\"\nauth: {anonymous: true}\ndrain: {deadline: 3s}\n"
+		},
+	})
+	if errors.Is(err, pgserver.ErrNotInstalled) && os.Getenv("CI") != "true" {
+		t.Skip(err)
 	}
-	c.startInfra()
-	for i := range 2 {
-		c.routers = append(c.routers, c.startRouter(fmt.Sprint("router-", i+1), pg.DSN("postgres")))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i := range 3 {
-		c.edges = append(c.edges, c.startEdge(fmt.Sprint("edge-", i+1)))
-	}
-	c.t.Cleanup(func() {
+	tc := &testCluster{c, t}
+	t.Cleanup(func() {
 		if t.Failed() {
-			c.showLogs()
+			for _, p := range c.Processes() {
+				t.Logf("%s:\n%s", p.Name, p.LogTail(15))
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
 		}
 	})
-	c.waitForNodes(5)
-	return c
+	tc.waitForNodes(5)
+	return tc
 }
 
-func (c *cluster) startInfra() {
-	c.nats = c.start("nats", "infra", "--only", "nats", "--nats-port", fmt.Sprint(c.ports["nats"]))
-	c.etcd = c.start("etcd", "infra", "--only", "etcd", "--etcd-port", fmt.Sprint(c.ports["etcd"]), "--data", filepath.Join(c.dir, "etcd-data"))
+// node is a router or an edge by its id.
+func (c *testCluster) node(id string) *cluster.Node {
+	c.t.Helper()
+	for _, n := range append(c.Routers(), c.Edges()...) {
+		if n.ID == id {
+			return n
+		}
+	}
+	c.t.Fatalf("no node %s", id)
+	return nil
 }
 
-func (c *cluster) shared(name string) string {
-	return fmt.Sprintf("id: %s\nlisten: 127.0.0.1:%d\nops_listen: 127.0.0.1:%d\nnats: {urls: [\"nats://127.0.0.1:%d\"]}\netcd: {endpoints: [\"http://127.0.0.1:%d\"]}\n",
-		name, c.ports[name], c.ports["ops-"+name], c.ports["nats"], c.ports["etcd"])
-}
+func (c *testCluster) url(edge string) string { return c.node(edge).URL() }
 
-func (c *cluster) config(name, text string) string {
-	path := filepath.Join(c.dir, name+".yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+func (c *testCluster) kill(p *cluster.Process) {
+	c.t.Helper()
+	if err := p.Kill(); err != nil {
 		c.t.Fatal(err)
 	}
-	return path
 }
 
-func (c *cluster) startRouter(name, dsn string) *process {
-	return c.start(name, "router", "--config", c.config(name, c.shared(name)+
-		fmt.Sprintf("store: {postgres: %q}\nnamespaces: {chat: {publish: everyone, subscribe: everyone}}\n", dsn)))
-}
-
-func (c *cluster) startEdge(name string) *process {
-	return c.start(name, "gateway", "--config", c.config(name, c.shared(name)+
-		fmt.Sprintf("advertise_url: %q\nauth: {anonymous: true}\ndrain: {deadline: 3s}\n", c.url(name))))
-}
-
-func (c *cluster) url(edge string) string {
-	return fmt.Sprintf("ws://127.0.0.1:%d/v1/ws", c.ports[edge])
-}
-
-func (c *cluster) showLogs() {
-	files, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
-	for _, f := range files {
-		text, _ := os.ReadFile(f)
-		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		c.t.Logf("%s:\n%s", filepath.Base(f), strings.Join(lines[max(0, len(lines)-15):], "\n"))
-	}
-}
-
-func (c *cluster) dial(router string) *grpc.ClientConn {
+func (c *testCluster) dial(router string) *grpc.ClientConn {
 	c.t.Helper()
-	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", c.ports[router]), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := c.Dial(c.node(router))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(func() { conn.Close() })
 	return conn
 }
 
 // nodes is what a router's view holds: id to state.
-func (c *cluster) nodes(router string) map[string]string {
+func (c *testCluster) nodes(router string) map[string]string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	resp, err := routerv1.NewAdminServiceClient(c.dial(router)).ListNodes(ctx, &routerv1.ListNodesRequest{})
@@ -192,7 +134,7 @@ func (c *cluster) nodes(router string) map[string]string {
 	return all
 }
 
-func (c *cluster) waitForNodes(n int) {
+func (c *testCluster) waitForNodes(n int) {
 	c.t.Helper()
 	eventually(c.t, 60*time.Second, fmt.Sprintf("both routers see %d nodes", n), func() bool {
 		return len(c.nodes("router-1")) == n && len(c.nodes("router-2")) == n
@@ -220,7 +162,7 @@ type publisher struct {
 	acked  map[string][]string
 }
 
-func (c *cluster) publisher(router string) *publisher {
+func (c *testCluster) publisher(router string) *publisher {
 	return &publisher{t: c.t, client: routerv1.NewPublisherServiceClient(c.dial(router)), acked: make(map[string][]string)}
 }
 
@@ -269,7 +211,7 @@ type watcher struct {
 	states int
 }
 
-func (c *cluster) watch(channels []string, urls ...string) *watcher {
+func (c *testCluster) watch(channels []string, urls ...string) *watcher {
 	c.t.Helper()
 	w := &watcher{events: make(map[string][]string), offset: make(map[string]uint64)}
 	cl, err := client.New(urls[0], client.WithURLs(urls[1:]...), client.WithOnState(func(s client.StateChange) {
@@ -371,7 +313,7 @@ func TestAClusterOfProcessesLosesNothing(t *testing.T) {
 	// A router dies while events are published through the other.
 	published := make(chan struct{})
 	go func() { p.run(all, 20, 200); close(published) }() // ends when all are acked
-	c.routers[1].end(syscall.SIGKILL)
+	c.kill(c.Routers()[1].Process)
 	<-published
 	for i, w := range watchers {
 		w.verify(t, fmt.Sprint("watcher ", i+1), p)
@@ -380,7 +322,7 @@ func TestAClusterOfProcessesLosesNothing(t *testing.T) {
 	// An edge dies: its client comes back on another and misses nothing.
 	published = make(chan struct{})
 	go func() { p.run(all, 220, 100); close(published) }() // ends when all are acked
-	c.edges[0].end(syscall.SIGKILL)
+	c.kill(c.Edges()[0].Process)
 	<-published
 	for i, w := range watchers {
 		w.verify(t, fmt.Sprint("watcher ", i+1), p)
@@ -409,14 +351,19 @@ func TestNATSAndEtcdMayVanish(t *testing.T) {
 	before := c.nodes("router-1")
 	epochs := c.epochs(all)
 
-	c.nats.end(syscall.SIGKILL)
-	c.etcd.end(syscall.SIGKILL)
+	for _, p := range c.Infra() {
+		c.kill(p)
+	}
 	away := time.NewTimer(outage())
 	// Meanwhile publishes are acked, and new clients come in and get history.
 	p.run(all, 10, 10)
 	late := c.watch(all, c.url("edge-2"))
 	<-away.C
-	c.startInfra()
+	for _, p := range c.Infra() {
+		if err := p.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p.run(all, 20, 10)
 	early.verify(t, "the client from before", p)
 	late.mu.Lock()
@@ -456,7 +403,7 @@ func TestNATSAndEtcdMayVanish(t *testing.T) {
 	}
 }
 
-func (c *cluster) epochs(channels []string) map[string]string {
+func (c *testCluster) epochs(channels []string) map[string]string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	h := routerv1.NewHistoryServiceClient(c.dial("router-1"))

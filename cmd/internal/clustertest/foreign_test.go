@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -33,9 +34,16 @@ func TestAForeignClientGetsEveryWebhook(t *testing.T) {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("npm install: %v\n%s", err, out)
 	}
-	c := &cluster{t: t, dir: t.TempDir()}
 	grpcPort, wsPort := freePort(t), freePort(t)
-	c.start("dev", "dev", "--edges", "1", "--grpc-port", fmt.Sprint(grpcPort), "--ws-port", fmt.Sprint(wsPort), "--http-port", "0", "--ops-port", "0")
+	dev := exec.Command(binary, "dev", "--edges", "1", "--grpc-port", fmt.Sprint(grpcPort), "--ws-port", fmt.Sprint(wsPort), "--http-port", "0", "--ops-port", "0")
+	dev.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := dev.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = dev.Process.Kill()
+		_ = dev.Wait()
+	})
 	router := fmt.Sprintf("127.0.0.1:%d", grpcPort)
 	eventually(t, 30*time.Second, "dev is up", func() bool {
 		return exec.CommandContext(t.Context(), binary, "nodes", "--server", router).Run() == nil

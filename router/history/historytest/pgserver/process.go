@@ -1,4 +1,4 @@
-package pgtest
+package pgserver
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -140,9 +139,8 @@ func (p *process) end(signals ...syscall.Signal) error {
 
 // NewDatabase makes an empty database and returns its DSN. It goes with the
 // cluster.
-func (s *Server) NewDatabase(t testing.TB) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+func (s *Server) NewDatabase(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	s.mu.Lock()
 	s.databases++
@@ -150,13 +148,13 @@ func (s *Server) NewDatabase(t testing.TB) string {
 	s.mu.Unlock()
 	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
 	if err != nil {
-		t.Fatalf("connect to PostgreSQL: %v", err)
+		return "", fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	defer conn.Close(ctx)
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		t.Fatalf("create a database: %v", err)
+		return "", fmt.Errorf("create a database: %w", err)
 	}
-	return s.DSN(name)
+	return s.DSN(name), nil
 }
 
 // CPU is the user and system time of the postmaster and its living children, to

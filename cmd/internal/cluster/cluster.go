@@ -1,0 +1,355 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
+)
+
+// Stores.
+const (
+	SQLite   = "sqlite" // one router only
+	Postgres = "postgres"
+)
+
+// Config says what runs.
+type Config struct {
+	Binary     []string // the command spillway; default: this program
+	Dir        string   // of configurations, logs and data; default: a temporary one that Close removes
+	Routers    int      // default 1 with SQLite, 2 with PostgreSQL
+	Edges      int      // started at first
+	Store      string   // SQLite or Postgres
+	Namespaces string   // YAML: {chat: {…}}
+	Router     string   // YAML lines added to each router's file
+	// Edge gives the YAML lines added to an edge's file; n counts from 0.
+	Edge func(c *Cluster, n int) string
+	// NATS and etcd as two processes rather than one.
+	SeparateInfra bool
+	StartTime     time.Duration // for all to serve; default 60 s
+}
+
+// Cluster is what runs. Its methods may be called from any goroutine but Close.
+type Cluster struct {
+	cfg     Config
+	ownDir  bool
+	dsn     string
+	ports   [2]int // NATS, etcd
+	pg      *pgserver.Server
+	infra   []*Process
+	routers []*Node
+	conns   []*grpc.ClientConn
+
+	mu    sync.Mutex // guards edges
+	edges []*Node
+}
+
+// Node is a router or an edge.
+type Node struct {
+	*Process
+	ID      string
+	Port    int // clients (edge) or gRPC (router)
+	OpsPort int
+}
+
+// URL of an edge for clients.
+func (n *Node) URL() string { return fmt.Sprintf("ws://127.0.0.1:%d/v1/ws", n.Port) }
+
+// Addr is host:port of the node.
+func (n *Node) Addr() string { return fmt.Sprintf("127.0.0.1:%d", n.Port) }
+
+// Start runs everything and waits until it serves.
+func Start(ctx context.Context, cfg Config) (c *Cluster, err error) {
+	c = &Cluster{cfg: cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+			c = nil
+		}
+	}()
+	if err := c.defaults(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.StartTime)
+	defer cancel()
+	for i := range c.ports {
+		if c.ports[i], err = FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.startStore(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.startInfra(); err != nil {
+		return nil, err
+	}
+	for i := range c.cfg.Routers {
+		if err := c.addRouter(i); err != nil {
+			return nil, err
+		}
+	}
+	for range c.cfg.Edges {
+		if _, err := c.AddEdge(); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range append(c.Routers(), c.Edges()...) {
+		if err := c.AwaitReady(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *Cluster) defaults() error {
+	cfg := &c.cfg
+	if len(cfg.Binary) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		cfg.Binary = []string{self}
+	}
+	if cfg.Dir == "" {
+		dir, err := os.MkdirTemp("", "spillway-cluster-")
+		if err != nil {
+			return err
+		}
+		cfg.Dir, c.ownDir = dir, true
+	}
+	if cfg.Store == "" {
+		cfg.Store = SQLite
+	}
+	if cfg.Routers == 0 {
+		cfg.Routers = 1
+		if cfg.Store == Postgres {
+			cfg.Routers = 2
+		}
+	}
+	if cfg.Store == SQLite && cfg.Routers > 1 {
+		return errors.New("SQLite is for a single router")
+	}
+	if cfg.StartTime == 0 {
+		cfg.StartTime = 60 * time.Second
+	}
+	return nil
+}
+
+func (c *Cluster) startStore(ctx context.Context) error {
+	if c.cfg.Store == SQLite {
+		return nil
+	}
+	var err error
+	if c.pg, err = pgserver.New(); err != nil {
+		return err
+	}
+	c.dsn, err = c.pg.NewDatabase(ctx)
+	return err
+}
+
+// Store is the PostgreSQL server; nil with SQLite.
+func (c *Cluster) Store() *pgserver.Server { return c.pg }
+
+func (c *Cluster) startInfra() error {
+	nats, etcd := fmt.Sprint(c.ports[0]), fmt.Sprint(c.ports[1])
+	data := filepath.Join(c.cfg.Dir, "etcd-data")
+	if !c.cfg.SeparateInfra {
+		c.infra = []*Process{c.process("infra", "infra", "--nats-port", nats, "--etcd-port", etcd, "--data", data)}
+	} else {
+		c.infra = []*Process{
+			c.process("nats", "infra", "--only", "nats", "--nats-port", nats),
+			c.process("etcd", "infra", "--only", "etcd", "--etcd-port", etcd, "--data", data),
+		}
+	}
+	for _, p := range c.infra {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Infra is the process of NATS and etcd, or one of each in this order.
+func (c *Cluster) Infra() []*Process { return c.infra }
+
+func (c *Cluster) process(name string, args ...string) *Process {
+	return &Process{Name: name, args: args, c: c}
+}
+
+// node starts a process with a configuration file.
+func (c *Cluster) node(command, id, text string) (*Node, error) {
+	n := &Node{ID: id}
+	var err error
+	if n.Port, err = FreePort(); err != nil {
+		return nil, err
+	}
+	if n.OpsPort, err = FreePort(); err != nil {
+		return nil, err
+	}
+	path := c.configPath(id)
+	n.Process = c.process(id, command, "--config", path)
+	shared := fmt.Sprintf("id: %s\nlisten: %s\nops_listen: 127.0.0.1:%d\nnats: {urls: [\"nats://127.0.0.1:%d\"]}\netcd: {endpoints: [\"http://127.0.0.1:%d\"]}\n",
+		id, n.Addr(), n.OpsPort, c.ports[0], c.ports[1])
+	if err := os.WriteFile(path, []byte(shared+strings.ReplaceAll(text, "{url}", n.URL())), 0o600); err != nil {
+		return nil, err
+	}
+	return n, n.start()
+}
+
+func (c *Cluster) configPath(id string) string { return filepath.Join(c.cfg.Dir, id+".yaml") }
+
+func (c *Cluster) addRouter(i int) error {
+	store := fmt.Sprintf("store: {sqlite: %q}\n", filepath.Join(c.cfg.Dir, "history.db"))
+	if c.cfg.Store == Postgres {
+		store = fmt.Sprintf("store: {postgres: %q}\n", c.dsn)
+	}
+	n, err := c.node("router", fmt.Sprint("router-", i+1), store+"namespaces: "+c.cfg.Namespaces+"\n"+c.cfg.Router)
+	if err != nil {
+		return err
+	}
+	c.routers = append(c.routers, n)
+	return nil
+}
+
+// AddEdge starts one more edge and does not wait for it: edge-1, edge-2, … {url} in its
+// configuration stands for its own URL.
+func (c *Cluster) AddEdge() (*Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := ""
+	if c.cfg.Edge != nil {
+		text = c.cfg.Edge(c, len(c.edges))
+	}
+	n, err := c.node("gateway", fmt.Sprint("edge-", len(c.edges)+1), text)
+	if err != nil {
+		return nil, err
+	}
+	c.edges = append(c.edges, n)
+	return n, nil
+}
+
+// Dir holds configurations, logs and data.
+func (c *Cluster) Dir() string { return c.cfg.Dir }
+
+// Routers are all that were started.
+func (c *Cluster) Routers() []*Node { return append([]*Node(nil), c.routers...) }
+
+// Edges are all that were started, those that have ended too.
+func (c *Cluster) Edges() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*Node(nil), c.edges...)
+}
+
+// AwaitReady waits until a node serves.
+func (c *Cluster) AwaitReady(ctx context.Context, n *Node) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if status, _ := n.Get(ctx, "/readyz"); status == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-n.Done():
+			return fmt.Errorf("%s ended at its start: %s", n.ID, n.LogTail(1))
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not serve: %w: %s", n.ID, ctx.Err(), n.LogTail(1))
+		case <-tick.C:
+		}
+	}
+}
+
+// Get asks the ops listener of a node.
+func (n *Node) Get(ctx context.Context, path string) (status int, body string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", n.OpsPort, path), nil)
+	if err != nil {
+		return 0, ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	if err != nil {
+		return 0, ""
+	}
+	return resp.StatusCode, string(text)
+}
+
+// Dial gives a connection to a router; Close closes it.
+func (c *Cluster) Dial(n *Node) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+n.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.conns = append(c.conns, conn)
+	c.mu.Unlock()
+	return conn, nil
+}
+
+// Processes are all of ours but the store.
+func (c *Cluster) Processes() []*Process {
+	all := append([]*Process(nil), c.infra...)
+	for _, n := range append(c.Routers(), c.Edges()...) {
+		all = append(all, n.Process)
+	}
+	return all
+}
+
+// Close kills what still runs. Idempotent.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, conn := range c.conns {
+		errs = append(errs, conn.Close())
+	}
+	c.conns = nil
+	all := c.Processes()
+	for i := len(all) - 1; i >= 0; i-- {
+		errs = append(errs, all[i].Kill())
+	}
+	if c.pg != nil {
+		errs = append(errs, c.pg.Remove())
+		c.pg = nil
+	}
+	if c.ownDir {
+		errs = append(errs, os.RemoveAll(c.cfg.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+// Ports for servers: below those that clients are given.
+const (
+	firstPort = 12_000
+	lastPort  = 32_000
+)
+
+// FreePort is a port of the loopback on which nobody listens now.
+func FreePort() (int, error) {
+	var last error
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			return port, ln.Close()
+		}
+		last = err
+	}
+	return 0, fmt.Errorf("no free port: %w", last)
+}
