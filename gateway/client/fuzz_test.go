@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,13 +44,23 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzServerFrames: no frames of a server make the machine panic or spin.
+// FuzzServerFrames: no frames of servers make the machine panic or spin, on one
+// connection or on two. A line that begins with + comes on the newest, any other on
+// the oldest.
 func FuzzServerFrames(f *testing.F) {
 	f.Add([]byte(`{"type":"connected","id":1,"subscriptions":[{"channel":"a","epoch":"e","offset":4}],"ping_interval_ms":1}
 {"type":"event","channel":"a","offset":5,"data":1}
 {"type":"error","id":2,"code":"expired","close":4100}`))
 	f.Add([]byte(`{"type":"subscribed","channel":"a","pending":true}`))
 	f.Add([]byte(`{"type":"connected","id":1,"max_frame_bytes":1,"expires_in_ms":0,"pong_timeout_ms":4294967295,"subscriptions":[{"channel":"a","error":{"temporary":true}}]}`))
+	f.Add([]byte(`{"type":"connected","id":1,"node":"1","ticket":"t","subscriptions":[{"channel":"a","epoch":"e","offset":4,"recovered":true}]}
+{"type":"reconnect","after_ms":0,"deadline_ms":9000,"url":"wss://b.test/","ticket":"u"}
++{"type":"connected","id":3,"node":"2","subscriptions":[{"channel":"a","epoch":"e","offset":9}]}
++{"type":"gap","channel":"a","epoch":"f","offset":3}
+{"type":"gap","channel":"a","epoch":"f","offset":2}
+{"type":"event","channel":"a","offset":3,"data":1}
++{"type":"busy","retry_after_ms":0,"url":"http://x/","ticket":"v"}
++{"type":"reconnect","after_ms":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		now := time.Unix(1_764_470_000, 0)
 		m := newMachine([]string{"ws://a.test/v1/ws"})
@@ -57,18 +68,45 @@ func FuzzServerFrames(f *testing.F) {
 		_ = m.subscribe(now, &Subscription{channel: "a", known: true, pos: Position{"e", 4}})
 		_ = m.subscribe(now, &Subscription{channel: "b", last: 3})
 		m.start(now)
-		m.opened(now, 1)
-		for line := range lines(text) {
-			frame, err := wire.DecodeServer(line)
-			if err != nil {
-				continue
-			}
-			m.frame(now, 1, frame)
-			for i := 0; !m.wake().IsZero() && !m.wake().After(now); i++ {
+		alive := []int{}
+		settle := func() {
+			for i := 0; ; i++ {
+				for _, a := range m.take() {
+					switch a := a.(type) {
+					case openLink:
+						alive = append(alive, a.link)
+						if a.ticket != "" && !ticketOK(a.ticket) {
+							t.Fatalf("offers %q", a.ticket)
+						}
+						m.opened(now, a.link)
+					case dropLink:
+						alive = slices.DeleteFunc(alive, func(n int) bool { return n == a.link })
+					}
+				}
+				if len(m.out) == 0 && (m.wake().IsZero() || m.wake().After(now)) {
+					return
+				}
 				if i > 100 {
-					t.Fatalf("%s: the machine spins", line)
+					t.Fatal("the machine spins")
 				}
 				m.tick(now, false)
+			}
+		}
+		settle()
+		for line := range lines(text) {
+			line, newest := bytes.CutPrefix(line, []byte("+"))
+			frame, err := wire.DecodeServer(line)
+			if err != nil || len(alive) == 0 {
+				continue
+			}
+			n := alive[0]
+			if newest {
+				n = alive[len(alive)-1]
+			}
+			m.frame(now, n, frame)
+			settle()
+			if len(alive) > 2 {
+				t.Fatalf("%d connections", len(alive))
 			}
 			now = now.Add(time.Second)
 		}

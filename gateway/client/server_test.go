@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 // part line by line.
 type server struct {
 	t       *testing.T
+	mu      sync.Mutex // guards dials where a test reads them while clients dial
 	arrived chan net.Conn
 	dials   []time.Time // of a bubble's clock; read when nothing dials
 	down    bool        // dials fail
@@ -31,18 +33,26 @@ func newServer(t *testing.T) *server {
 	return &server{t: t, arrived: make(chan net.Conn, 16)}
 }
 
-func (s *server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (s *server) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	s.mu.Lock()
 	s.dials = append(s.dials, time.Now())
+	s.mu.Unlock()
 	if s.down {
 		return nil, fmt.Errorf("connection refused")
 	}
 	near, far := net.Pipe()
 	select {
-	case s.arrived <- far:
+	case s.arrived <- dialled{far, addr}:
 		return near, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// dialled is the server's end, and where the client thought it was.
+type dialled struct {
+	net.Conn
+	addr string
 }
 
 // client makes a client of this server whose jitter is always half of what it may
@@ -63,6 +73,7 @@ type peer struct {
 	s       *server
 	nc      net.Conn
 	r       *bufio.Reader
+	addr    string
 	offered []string // subprotocols
 	attempt uint64   // told in connect
 }
@@ -72,6 +83,9 @@ func (s *server) accept() *peer {
 	s.t.Helper()
 	nc := s.acceptRaw()
 	p := &peer{t: s.t, s: s, nc: nc, r: bufio.NewReader(nc)}
+	if d, ok := nc.(dialled); ok {
+		p.addr = d.addr
+	}
 	up := ws.Upgrader{Protocol: func(b []byte) bool {
 		p.offered = append(p.offered, string(b))
 		return false
@@ -176,6 +190,54 @@ func (p *peer) welcome(entries ...string) {
 		p.t.Fatalf("want connect, the client sent %v", c)
 	}
 	p.send(c.Id, hello+strings.Join(entries, ",")+helloEnd)
+}
+
+// hello answers connect as another node, with a ticket.
+func (p *peer) hello(node, ticket string, entries ...string) {
+	p.t.Helper()
+	c := p.next()
+	if c.GetConnect() == nil {
+		p.t.Fatalf("want connect, the client sent %v", c)
+	}
+	p.answerHello(c.Id, node, ticket, entries...)
+}
+
+func (p *peer) answerHello(id uint32, node, ticket string, entries ...string) {
+	p.t.Helper()
+	text := strings.Replace(hello, `"node":"edge-1"`, fmt.Sprintf(`"node":%q,"ticket":%q,"resumed":true`, node, ticket), 1)
+	p.send(id, text+strings.Join(entries, ",")+helloEnd)
+}
+
+// expectClose answers pings until the client says that it closes.
+func (p *peer) expectClose(code wire.CloseCode) {
+	p.t.Helper()
+	for {
+		f, err := p.readFrame()
+		if err != nil {
+			p.t.Fatalf("read a close: %v", err)
+		}
+		if f = ws.UnmaskFrame(f); f.Header.OpCode != ws.OpClose {
+			if c, _ := wire.DecodeClient(f.Payload); c.GetPing() != nil {
+				p.send(c.Id, `{"type":"pong","id":$}`)
+			}
+			continue
+		}
+		if got, _ := ws.ParseCloseFrameData(f.Payload); wire.CloseCode(got) != code {
+			p.t.Errorf("the client closed with %d, want %v", got, code)
+		}
+		p.nc.Close()
+		return
+	}
+}
+
+// ticket that the client offered at the door.
+func (p *peer) ticket() string {
+	for _, o := range p.offered {
+		if t, ok := strings.CutPrefix(o, wire.TicketPrefix); ok {
+			return t
+		}
+	}
+	return ""
 }
 
 // cut ends the connection without a word.
