@@ -99,9 +99,10 @@ type Edge struct {
 	revoker   revoker
 
 	// atomic
-	conns      atomic.Int64 // admitted and not superseded
-	superseded atomic.Int64 // conns that were left for another one of their session
-	movable    atomic.Int64 // conns whose clients can move
+	conns      atomic.Int64  // admitted and not superseded
+	superseded atomic.Int64  // conns that were left for another one of their session
+	welcomes   atomic.Uint32 // sessions so far
+	movable    atomic.Int64  // conns whose clients can move
 	critical   atomic.Int64
 	catching   atomic.Int64 // connected and not yet caught up
 	next       atomic.Uint32

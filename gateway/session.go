@@ -17,6 +17,7 @@ type session struct {
 	claims  *auth.Claims
 	attempt uint64 // the highest of a session's conns counts
 	since   uint32 // second at which it was welcomed
+	order   uint32 // among the edge's sessions, as they were welcomed
 	renewAt uint32 // second from which a pong brings a new ticket; 0: never
 	movable bool   // its connect had an attempt: the client can move
 	resumed bool   // by a ticket
@@ -215,7 +216,7 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 	}
 	c.session = &session{
 		id: who.session, claims: who.claims, resumed: who.resumed,
-		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(),
+		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(), order: l.edge.welcomes.Add(1),
 	}
 	r := &request{c: c, id: id, connect: true}
 	for _, ask := range m.Subscriptions {

@@ -72,8 +72,7 @@ func (c *conn) takeOver() {
 	}
 	l, s := c.loop, c.session
 	if old := l.index.find(l.slots, &s.id); old != nil {
-		// On a tie the one accepted later; a loop numbers its conns as it gets them.
-		if old.session.attempt > s.attempt || old.session.attempt == s.attempt && int32(uint32(old.token>>32)-uint32(c.token>>32)) > 0 {
+		if decideTakeover(s.attempt, old.session.attempt, s.laterThan(old.session.order)) == takeoverYields {
 			l.supersede(c, true)
 			return
 		}
@@ -91,7 +90,7 @@ func (c *conn) takeOver() {
 // batch.
 func (e *Edge) announceTakeover(from *loop, s *session) {
 	if len(e.loops) > 1 {
-		m := &takenOver{edge: e.cfg.ID, loop: from.id, sessions: appendTakeover(nil, s)}
+		m := &takenOver{edge: e.cfg.ID, here: true, order: s.order, sessions: appendTakeover(nil, s)}
 		for _, l := range e.loops {
 			if l != from {
 				l.inbox.post(m)
@@ -164,24 +163,30 @@ func (e *Edge) held() int64 { return e.conns.Load() + e.superseded.Load() }
 // takenOver says that sessions were welcomed on another loop or edge.
 type takenOver struct {
 	edge     string
-	loop     int // of edge; -1: not told
+	here     bool   // on another loop of this edge; then it is one session
+	order    uint32 // its order, if here
 	sessions []byte
 }
 
 func (m *takenOver) apply(l *loop) {
-	mine := l.edge.cfg.ID
-	greater := mine > m.edge || mine == m.edge && l.id > m.loop
+	greater := l.edge.cfg.ID > m.edge
 	for b := m.sessions; len(b) >= takeoverBytes; b = b[takeoverBytes:] {
 		c := l.index.find(l.slots, (*[16]byte)(b))
 		if c == nil {
 			continue
 		}
-		up := l.seconds() - c.session.since
-		switch decideTakeover(c.session.attempt, binary.BigEndian.Uint64(b[16:]), up, greater) {
+		s, later := c.session, false
+		if m.here {
+			later = s.laterThan(m.order)
+		} else {
+			// Batches have no times: who is young and came back itself may be the later one.
+			later = greater && s.resumed && l.seconds()-s.since < tieSeconds
+		}
+		switch decideTakeover(s.attempt, binary.BigEndian.Uint64(b[16:]), later) {
 		case takeoverYields:
-			l.supersede(c, m.loop >= 0)
+			l.supersede(c, m.here)
 		case takeoverAnswers:
-			l.edge.announceTakeover(l, c.session)
+			l.edge.announceTakeover(l, s)
 		}
 	}
 }
@@ -195,17 +200,17 @@ const (
 	takeoverAnswers                 // the other one does not know that this one counts
 )
 
-// decideTakeover compares attempts. Notices carry no time, so on a tie a conn that
-// has been up for tieSeconds is the earlier one; of two younger ones that of the
-// greater name stays, so that never both yield.
-func decideTakeover(mine, heard uint64, up uint32, greater bool) takeoverVerdict {
+// laterThan says that s was welcomed at this edge after the one of that order.
+func (s *session) laterThan(order uint32) bool { return int32(s.order-order) > 0 }
+
+// decideTakeover compares the attempts of two conns of a session; on a tie the later
+// one counts.
+func decideTakeover(mine, heard uint64, later bool) takeoverVerdict {
 	switch {
-	case heard > mine:
+	case heard > mine, heard == mine && !later:
 		return takeoverYields
 	case heard < mine:
 		return takeoverAnswers
-	case up >= tieSeconds || !greater:
-		return takeoverYields
 	}
 	return takeoverStays
 }
@@ -257,6 +262,6 @@ func (e *Edge) heardTakeovers(message []byte) {
 		return
 	}
 	for _, l := range e.loops {
-		l.inbox.post(&takenOver{edge: m.Edge, loop: -1, sessions: m.Sessions})
+		l.inbox.post(&takenOver{edge: m.Edge, sessions: m.Sessions})
 	}
 }

@@ -66,18 +66,18 @@ func (w *world) indexed() (n int) {
 }
 
 func TestOfEqualAttemptsTheLaterCounts(t *testing.T) {
-	w := newResuming(t, func(c *Config, _ *Deps) { c.Loops = 1 })
-	_, hello := w.welcomed(byToken(tokenOf(t, nil)) + `,"attempt":1`)
-	w.welcomed(byTicket(hello, 1))
-	w.wantCounts(1, 1)
-	seen := 0
-	w.onSessions(func(c *conn) {
-		if seen++; c.superseded != !c.session.resumed {
-			t.Errorf("resumed %v, superseded %v", c.session.resumed, c.superseded)
+	for _, loops := range []int{1, 2} {
+		w := newResuming(t, func(c *Config, _ *Deps) { c.Loops = loops })
+		_, hello := w.welcomed(byToken(tokenOf(t, nil)) + `,"attempt":1`)
+		for n := 1; n <= 3; n++ {
+			w.welcomed(byTicket(hello, 1))
+			w.wantCounts(1, n)
+			w.onSessions(func(c *conn) {
+				if c.superseded != (c.session.order <= uint32(n)) {
+					t.Errorf("%d loops: of %d the one of order %d: superseded %v", loops, n+1, c.session.order, c.superseded)
+				}
+			})
 		}
-	})
-	if seen != 2 {
-		t.Errorf("%d sessions", seen)
 	}
 }
 
@@ -208,29 +208,42 @@ func TestWhoYieldsToWhom(t *testing.T) {
 	for _, x := range []struct {
 		name        string
 		mine, heard uint64
-		up          uint32
-		greater     bool
+		later       bool
 		want        takeoverVerdict
 	}{
-		{"a higher one came", 1, 2, 0, true, takeoverYields},
-		{"a lower one came late", 2, 1, 100, false, takeoverAnswers},
-		{"equal, and it is the later", 3, 3, tieSeconds, true, takeoverYields},
-		{"equal, both young, greater name", 3, 3, 0, true, takeoverStays},
-		{"equal, both young, lesser name", 3, 3, 0, false, takeoverYields},
-		{"no attempts, it is the later", 0, 0, 100, true, takeoverYields},
+		{"a higher one came", 1, 2, true, takeoverYields},
+		{"a lower one came late", 2, 1, false, takeoverAnswers},
+		{"equal, and the other is later", 3, 3, false, takeoverYields},
+		{"equal, and the other is earlier", 3, 3, true, takeoverStays},
 	} {
-		if got := decideTakeover(x.mine, x.heard, x.up, x.greater); got != x.want {
+		if got := decideTakeover(x.mine, x.heard, x.later); got != x.want {
 			t.Errorf("%s: got %d, want %d", x.name, got, x.want)
 		}
 	}
-	// Of two conns that hear each other never both yield, and an answer ends it.
-	for range 10_000 {
-		a, b := rand.Uint64N(3), rand.Uint64N(3)
-		up := rand.Uint32N(tieSeconds)
-		va, vb := decideTakeover(a, b, up, true), decideTakeover(b, a, up, false)
-		if va == takeoverYields && vb == takeoverYields || va == takeoverAnswers && vb == takeoverAnswers {
-			t.Fatalf("attempts %d and %d: %d and %d", a, b, va, vb)
+}
+
+// Two edges whose conns have equal attempts hear each other at the same time: never
+// do both yield.
+func TestEdgesThatTieNeverBothYield(t *testing.T) {
+	talk := &party{deaf: true}
+	a := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = "edge-a", talk })
+	b := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = "edge-b", talk })
+	_, hello := a.welcomed(byToken(tokenOf(t, nil)) + `,"attempt":1`)
+	a.welcomed(byTicket(hello, 2))
+	b.welcomed(byTicket(hello, 2))
+	a.wantCounts(1, 1)
+	id, _ := parseSession(hello["session"].(string))
+	notice := binary.BigEndian.AppendUint64(id[:], 2)
+	for from, to := range map[string]*resuming{"edge-a": b, "edge-b": a} {
+		message, err := proto.Marshal(&gatewayv1.Takeovers{Edge: from, Sessions: notice})
+		if err != nil {
+			t.Fatal(err)
 		}
+		to.edge.heardTakeovers(message)
+		to.onLoops(func(*loop) {})
+	}
+	if n := a.edge.conns.Load() + b.edge.conns.Load(); n == 0 {
+		t.Error("no conn of the session counts any more")
 	}
 }
 
