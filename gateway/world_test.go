@@ -100,6 +100,10 @@ const testSecret = "a secret of thirty-two characters"
 func (w *world) publish(channel, data string) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.publishLocked(channel, data)
+}
+
+func (w *world) publishLocked(channel, data string) uint64 {
 	e := &gatewayv1.BusEvent{
 		Offset: uint64(len(w.channels[channel])) + 1, TimeMs: uint64(time.Now().UnixMilli()), Data: []byte(data),
 	}

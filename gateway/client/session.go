@@ -200,7 +200,11 @@ func (m *machine) failed(now time.Time, l *link, f *clientv1.ServerFrame, e *cli
 // one more connect may follow on this connection, with a token from the provider,
 // which is asked once.
 func (m *machine) notWelcome(now time.Time, l *link, e *clientv1.Error) {
-	stale := e.Code == clientv1.ErrorCode_ERROR_CODE_EXPIRED || e.Code == clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED
+	stale := false
+	switch e.Code {
+	case clientv1.ErrorCode_ERROR_CODE_EXPIRED, clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, clientv1.ErrorCode_ERROR_CODE_REVOKED:
+		stale = true
+	}
 	if stale {
 		m.ticket = ""
 	}

@@ -34,7 +34,13 @@ func TestReconnectsDoNotAskForTokens(t *testing.T) {
 	})
 }
 
-func TestExpiredTokenIsReplacedOnTheSameConnection(t *testing.T) {
+func TestTokenThatIsNotGoodIsReplacedOnTheSameConnection(t *testing.T) {
+	for _, word := range []string{"expired", "unauthorized", "revoked"} {
+		t.Run(word, func(t *testing.T) { replaced(t, word) })
+	}
+}
+
+func replaced(t *testing.T, word string) {
 	scene(t, func(t *testing.T, s *server) {
 		var calls atomic.Int32
 		c := s.client(WithToken(counter(&calls)))
@@ -42,7 +48,7 @@ func TestExpiredTokenIsReplacedOnTheSameConnection(t *testing.T) {
 		c.Start()
 		p := s.accept()
 		id := p.expect(`{"type":"connect","id":$,"token":"t1","attempt":@,"client":"spillway-go"}`)
-		p.send(id, `{"type":"error","id":$,"code":"expired","message":"","temporary":false}`)
+		p.send(id, `{"type":"error","id":$,"code":"`+word+`","message":"","temporary":false}`)
 		id = p.expect(`{"type":"connect","id":$,"token":"t2","attempt":@,"client":"spillway-go"}`)
 		// Not good either: no third try here, and no third question before the next attempt
 		// was refused too.

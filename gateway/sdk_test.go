@@ -1,0 +1,186 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/spillway-io/spillway/gateway/client"
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+)
+
+// user is a client made with the SDK, on one channel, and what it has seen.
+type user struct {
+	*sdk.Client
+	tokens atomic.Int32 // questions to its provider
+	faults atomic.Int32 // events out of order, and gaps
+	last   atomic.Uint64
+
+	mu    sync.Mutex // guards conns
+	conns []net.Conn
+}
+
+func (w *world) user(channel, token string, opts ...sdk.Option) *user {
+	w.t.Helper()
+	u := &user{}
+	hurry := func(d time.Duration) time.Duration { return d / 50 }
+	c, err := sdk.New("ws://"+w.edge.Addr()+"/v1/ws", append([]sdk.Option{
+		sdk.WithRandom(hurry), sdk.WithDialer(u.dial),
+		sdk.WithToken(func(context.Context) (string, error) { u.tokens.Add(1); return token, nil }),
+	}, opts...)...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	u.Client = c
+	w.t.Cleanup(func() { c.Close() })
+	sub, err := c.Subscribe(channel, sdk.Handler{
+		OnEvent: func(e sdk.Event) {
+			if u.last.Swap(e.Offset)+1 != e.Offset {
+				u.faults.Add(1)
+			}
+		},
+		OnGap: func(sdk.Gap) { u.faults.Add(1) },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	if err := c.Connect(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := sub.Wait(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	return u
+}
+
+func (u *user) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	nc, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err == nil {
+		u.mu.Lock()
+		u.conns = append(u.conns, nc)
+		u.mu.Unlock()
+	}
+	return nc, err
+}
+
+// cut ends the newest connection without a word.
+func (u *user) cut() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.conns[len(u.conns)-1].Close()
+}
+
+func (u *user) caughtUp(t *testing.T, head uint64) {
+	t.Helper()
+	eventually(t, fmt.Sprint("caught up to ", head), func() bool { return u.last.Load() == head })
+	if n := u.faults.Load(); n > 0 {
+		t.Errorf("%d faults in the stream", n)
+	}
+}
+
+// A client that was cut off shows its ticket: the session goes on, nobody looks at a
+// token, nobody is asked for one, and no event is missed.
+func TestSDKResumesByTicketAndAsksNobody(t *testing.T) {
+	w := newResuming(t, nil)
+	u := w.user("chat:1", tokenOf(t, nil))
+	session := u.Info().Session
+	for i := range uint64(5) {
+		head := w.publish("chat:1", "1")
+		u.caughtUp(t, head)
+		u.cut()
+		w.publish("chat:1", "2")
+		eventually(t, "resumed", func() bool { return u.Stats().Resumes == i+1 && u.State() == sdk.Connected })
+		u.caughtUp(t, head+1)
+	}
+	if u.tokens.Load() != 1 || w.verifier.n.Load() != 1 {
+		t.Errorf("%d tokens were asked for, %d checked", u.tokens.Load(), w.verifier.n.Load())
+	}
+	if got := u.Info().Session; got != session || session == "" {
+		t.Errorf("session %q became %q", session, got)
+	}
+	if st := u.Stats(); st.Connects != 6 || st.Interruptions != 5 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// sendAway tells every client of an edge to go to another one at once.
+func (r *resuming) sendAway(to *resuming) {
+	r.onSessions(func(c *conn) {
+		if c.superseded || c.closing {
+			return
+		}
+		now := time.Now()
+		c.send(&clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{
+			Reason: "drain", DeadlineMs: 10_000, Url: "ws://" + to.edge.Addr() + "/v1/ws",
+			Ticket: c.movedTicket("test", to.edge.cfg.ID, now, now.Add(5*time.Second)),
+		}}})
+	})
+}
+
+// Under load, all clients move from edge to edge and back: no stream is interrupted, no
+// event is missed or seen twice, with history and without, and no token is needed.
+func TestSDKMovesBetweenEdgesUnderLoad(t *testing.T) {
+	from := newResuming(t, nil)
+	to := newResuming(t, func(c *Config, _ *Deps) { c.ID = "edge-2" })
+	const users, waves = 40, 6
+	channels := []string{"chat:1", "chat:2", "chat:3", "chat:4"}
+	for _, w := range []*resuming{from, to} {
+		for _, c := range channels[2:] {
+			w.set(func() { w.first[c] = 1 << 60 }) // nothing of it can be recovered
+		}
+	}
+	heads := map[string]uint64{}
+	publish := func() {
+		from.mu.Lock()
+		to.mu.Lock()
+		defer from.mu.Unlock()
+		defer to.mu.Unlock()
+		for _, c := range channels {
+			heads[c] = from.publishLocked(c, `"x"`)
+			to.publishLocked(c, `"x"`)
+		}
+	}
+	list := make([]*user, users)
+	for i := range list {
+		list[i] = from.user(channels[i%len(channels)], tokenOf(t, nil))
+	}
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	moved := func(wave uint64) bool {
+		for _, u := range list {
+			if u.Stats().Moves < wave {
+				return false
+			}
+		}
+		return true
+	}
+	deadline := time.Now().Add(6 * patience)
+	for wave := range uint64(waves) {
+		from.sendAway(to)
+		for n := 0; n < 20 || !moved(wave+1); n++ {
+			publish()
+			<-ticker.C
+			if time.Now().After(deadline) {
+				t.Fatalf("wave %d does not end: %+v", wave, list[0].Stats())
+			}
+		}
+		from, to = to, from
+	}
+	checked := from.verifier.n.Load() + to.verifier.n.Load()
+	if checked != users {
+		t.Errorf("%d tokens were checked for %d clients", checked, users)
+	}
+	for i, u := range list {
+		u.caughtUp(t, heads[channels[i%len(channels)]])
+		st := u.Stats()
+		if st.Interruptions != 0 || st.Moves != waves || st.Gaps != 0 || st.TokenCalls != 1 || st.Resumes != waves || u.State() != sdk.Connected {
+			t.Errorf("client %d: %v, %+v", i, u.State(), st)
+		}
+	}
+}
