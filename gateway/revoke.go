@@ -24,8 +24,8 @@ func (e *Edge) revoked(user, tokenID string, issued time.Time) bool {
 }
 
 const (
-	// A turn of a loop looks at so many conns, and closes at most so many: 0.1 and
-	// 0.3 ms.
+	// A turn of a loop looks at so many conns (27 ns each: 0.06 ms) and closes at most
+	// so many (a write of 5 us each: 0.3 ms).
 	revokeScan  = 2_048
 	revokeClose = 64
 	// A disconnect that is heard so soon is for all conns that are there: clocks differ.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,5 +191,25 @@ func TestLookingForRevokedConnsIsPaced(t *testing.T) {
 	}
 	if e.revoker.looking || len(e.revoker.waiting) != 0 {
 		t.Error("it did not come to an end")
+	}
+}
+
+func BenchmarkRevokeWalk(b *testing.B) {
+	e := &Edge{}
+	l := &loop{edge: e}
+	l.inbox.wake = func() {}
+	e.loops = []*loop{l}
+	for i := range revokeScan {
+		l.slots = append(l.slots, &conn{session: &session{id: newSessionID(), claims: &auth.Claims{Subject: fmt.Sprint("user-", i), ID: fmt.Sprint("token-", i)}}})
+	}
+	var records []*gatewayv1.Revocation
+	for i := range 1000 {
+		records = append(records, &gatewayv1.Revocation{User: fmt.Sprint("other-", i), TokenId: "x"})
+	}
+	rules := newRevokeRules(records, time.Now())
+	for b.Loop() {
+		walk := &revokeWalk{rules: rules, left: new(atomic.Int32)}
+		walk.left.Store(2)
+		walk.apply(l)
 	}
 }

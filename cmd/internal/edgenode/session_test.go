@@ -3,10 +3,12 @@ package edgenode
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/auth"
+	"github.com/spillway-io/spillway/gateway/client"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
 
@@ -103,5 +105,39 @@ func TestARevocationReachesEveryEdgeAlsoOneThatWasAway(t *testing.T) {
 	carl.wantError("revoked", 4100)
 	if _, back := p.connect(p.two, fmt.Sprintf(`"token":%q`, token(t, "bob"))); back["type"] != "connected" {
 		t.Errorf("credentials of a disconnected user: %v", back)
+	}
+}
+
+// What an operator does, as a client with our SDK lives it: a disconnect costs no call
+// of the token provider, a revocation one, and a new session.
+func TestTheTokenProviderIsAskedOnlyWhenTheTokenIsBad(t *testing.T) {
+	p := newPair(t)
+	issued := time.Now().Add(-time.Minute)
+	var mu sync.Mutex // guards issued
+	c, err := client.New("ws://"+p.one.Addr()+"/v1/ws",
+		client.WithRandom(func(d time.Duration) time.Duration { return d / 100 }),
+		client.WithToken(func(context.Context) (string, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return auth.Mint([]byte(secret), "ann", nil, nil, time.Hour, issued)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p.call(c.Connect)
+	session := c.Info().Session
+	p.disconnect("ann", 4000)
+	eventually(t, "it is back by ticket", func() bool { return c.Stats().Resumes == 1 && c.State() == client.Connected })
+	if s := c.Stats(); s.TokenCalls != 1 || c.Info().Session != session {
+		t.Errorf("after a disconnect: session %s, then %s, %+v", session, c.Info().Session, s)
+	}
+	mu.Lock()
+	issued = time.Now().Add(2 * time.Second) // clocks differ
+	mu.Unlock()
+	p.revoke("ann")
+	eventually(t, "it is back by token", func() bool { return c.Stats().Connects == 3 && c.State() == client.Connected })
+	if s := c.Stats(); s.TokenCalls != 2 || s.Resumes != 1 || c.Info().Session == session {
+		t.Errorf("after a revocation: session %s, then %s, %+v", session, c.Info().Session, s)
 	}
 }
