@@ -248,6 +248,9 @@ func (c *Cluster) closeJoinedLocked() {
 func (c *Cluster) heard(f *Figure) {
 	c.metrics.heard.Inc()
 	c.input(func(v *view, now time.Time) { v.heard(f, now) })
+	if c.cfg.Heard != nil {
+		c.cfg.Heard(f)
+	}
 }
 
 func (c *Cluster) connected(up bool) {
@@ -275,6 +278,17 @@ func (c *Cluster) input(feed func(*view, time.Time)) {
 	for _, n := range c.step(feed) {
 		c.metrics.note(n)
 		c.logNote(n)
+		c.tellGone(n)
+	}
+}
+
+func (c *Cluster) tellGone(n note) {
+	switch {
+	case c.cfg.Gone == nil:
+	case n.kind == noteGone:
+		c.cfg.Gone(n.member, n.reason == DepartureLeft)
+	case n.kind == noteReplaced:
+		c.cfg.Gone(n.before, false)
 	}
 }
 

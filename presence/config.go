@@ -24,6 +24,11 @@ type Config struct {
 	// Load fills in conns, subscriptions and channels of a figure, once for each
 	// figure, from one goroutine; it must not block. nil: all zero.
 	Load func(*Figure)
+	// Heard is told every figure that comes, of anybody; Gone every incarnation that is
+	// no more, and whether it left in order. They must not block, change nothing of
+	// what they get, and may be called from several goroutines. nil: nobody asks.
+	Heard func(*Figure)
+	Gone  func(m *Member, left bool)
 	// FigureInterval is the time between two load figures of a router, and of an
 	// edge in a cluster of up to 100 members; who has not been heard for three
 	// such intervals is silent. It must be equal in all members. 0: one second.

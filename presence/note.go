@@ -44,4 +44,5 @@ type note struct {
 	kind   noteKind
 	member *Member // nil: the view as a whole
 	reason Departure
+	before *Member // noteReplaced: the one that was
 }

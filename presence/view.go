@@ -126,8 +126,10 @@ func (v *view) put(m *Member, revision int64, now time.Time) {
 		v.entries[KeyOf(m)] = e
 		v.file(e, m, noteJoined)
 	case e.member.Incarnation != m.Incarnation:
+		before := e.member
 		*e = entry{known: e.known, born: now}
 		v.file(e, m, noteReplaced)
+		v.notes[len(v.notes)-1].before = before
 	case !proto.Equal(e.member, m):
 		v.file(e, m, noteChanged)
 	case !e.leaseUp:
@@ -188,7 +190,7 @@ func (v *view) touch(m *Member) {
 }
 
 func (v *view) say(kind noteKind, m *Member, reason Departure) {
-	v.notes = append(v.notes, note{kind, m, reason})
+	v.notes = append(v.notes, note{kind: kind, member: m, reason: reason})
 }
 
 // left removes who deregistered, from the past too: many that leave in order

@@ -9,7 +9,7 @@
 // then drains and returns when everything it started has ended. Goroutines: the
 // committers, one for channels without a store, one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
-// retention, operations and what edges say of them, at most four that call
+// retention, settle times, operations and what edges say of them, at most four that call
 // hooks, gRPC's own, two for each stream, and one for each call that is
 // forwarded.
 //
@@ -71,6 +71,7 @@ type Router struct {
 	talk       Hearing          // nil: none
 	progress   *progressTable
 	hooks      *hooks
+	settling   *settling
 	server     *grpc.Server
 	health     *health.Server
 	stop       chan struct{} // closed when streams must end
@@ -105,6 +106,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 		control: deps.Control, talk: deps.Talk, progress: newProgressTable(), hooks: newHooks(cfg.Now),
 	}
 	r.metrics = newMetrics(cfg.Registry, r.sizes())
+	r.settling = newSettling(cfg.Registry)
 	r.namespaces = newNamespaces(&r.cfg)
 	r.table = newTable(cfg.CacheBytes, r.metrics)
 	r.own = newOwnership(&r.cfg, deps.Members)
@@ -180,6 +182,7 @@ func (r *Router) Run(ctx context.Context) error {
 	g.Go(func() error { return r.reads.run(parts) })
 	g.Go(func() error { return r.fan.run(parts) })
 	g.Go(func() error { return r.retention(parts) })
+	g.Go(func() error { return r.settle(parts) })
 	if r.control != nil {
 		g.Go(func() error { return newSupervisor(r).run(parts) })
 	}

@@ -14,6 +14,9 @@ const (
 	kindUnknown   = "unknown"
 )
 
+// Kinds are all kinds of causes.
+var Kinds = [...]string{kindOperation, kindLost, kindUnknown}
+
 const (
 	// backWithin is how long after the start who is not back never comes back.
 	backWithin = 300 * perSecond

@@ -37,7 +37,7 @@ type Lapsed struct {
 type News struct {
 	Settled   []Settled
 	Lapsed    []Lapsed
-	Unsettled int // incidents given up after nine minutes
+	Unsettled []string // regions of incidents given up after nine minutes
 }
 
 // Step looks at everything again; once a second will do.
@@ -73,7 +73,7 @@ func (t *Tracker) step(r *region, end int64, news *News) {
 			continue
 		}
 		if settled < 0 {
-			news.Unsettled++
+			news.Unsettled = append(news.Unsettled, r.name)
 		}
 		over = append(over, causes...)
 		r.past = append(r.past, i)

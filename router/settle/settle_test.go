@@ -135,7 +135,7 @@ func (s *sim) step() {
 	n := s.tracker.Step(s.now)
 	s.news.Settled = append(s.news.Settled, n.Settled...)
 	s.news.Lapsed = append(s.news.Lapsed, n.Lapsed...)
-	s.news.Unsettled += n.Unsettled
+	s.news.Unsettled = append(s.news.Unsettled, n.Unsettled...)
 }
 
 func (s *sim) one() *routerv1.Incident {

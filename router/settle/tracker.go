@@ -143,6 +143,18 @@ func (t *Tracker) Regions() []string {
 	return names
 }
 
+// Running is how many incidents of a region have not settled.
+func (t *Tracker) Running(name string) (n int) {
+	if r := t.regions[name]; r != nil {
+		for _, i := range r.open {
+			if i.SettledMs == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // Incidents of a region as of the last Step, the newest first; "": of all. They are
 // shared: read only.
 func (t *Tracker) Incidents(name string) []*routerv1.Incident {

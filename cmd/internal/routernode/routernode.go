@@ -96,6 +96,8 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 			Id: cfg.ID, Role: gatewayv1.Role_ROLE_ROUTER, Region: cfg.Region, Zone: cfg.Zone, Version: run.Version(),
 		},
 		Load: func(f *presence.Figure) { n.router.Load(f) }, Log: log, Registry: registry,
+		Heard: func(f *presence.Figure) { n.router.Heard(f) },
+		Gone:  func(m *presence.Member, left bool) { n.router.Gone(m, left) },
 	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
 	others, err := run.NewPeers(cfg.Routers, cfg.ID, n.members)
 	if err != nil {
