@@ -24,6 +24,7 @@ type cli struct {
 	History    historyCmd    `cmd:"" help:"Read what was published on a channel."`
 	Token      tokenCmd      `cmd:"" help:"Make a token for a client."`
 	Nodes      nodesCmd      `cmd:"" help:"List the nodes of the cluster."`
+	Settle     settleCmd     `cmd:"" help:"Show how regions settle after restarts and losses: incidents, and new connections per second."`
 	Drain      drainCmd      `cmd:"" help:"Let an edge hand its clients to the others and leave."`
 	Undrain    undrainCmd    `cmd:"" help:"Make an edge serve again that is being drained."`
 	Evacuate   evacuateCmd   `cmd:"" help:"Empty a region into the others, or take it into service again."`
