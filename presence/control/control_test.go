@@ -279,6 +279,11 @@ func TestARestoredShelfGetsBackWhatItForgot(t *testing.T) {
 				_, key, _ := all[0].Mint(time.Now())
 
 				store.Restore(image)
+				synctest.Wait()
+				for _, m := range all { // cut again before anything was written back
+					m.shelf.Away(true)
+					m.shelf.Away(false)
+				}
 				all = append(all, join(t, store, nil)) // one that knows nothing may come first
 				time.Sleep(30 * time.Second)
 				for n, value := range before {

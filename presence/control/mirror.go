@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -16,10 +17,11 @@ import (
 // mirror is the shelf as one member knows it: pure rules, under Control.mu. Messages
 // are replaced, never changed.
 type mirror struct {
-	revision  int64            // of the last listing or event; a listing below it went back
-	revisions map[string]int64 // of each record on the shelf; 0: it is to be written back
-	dirty     map[string]bool  // records that differ on a shelf that went back
-	stale     map[string]bool  // revocations on the shelf whose time is over
+	revision  int64             // of the last listing or event; a listing below it went back
+	revisions map[string]int64  // of each record on the shelf; 0: it is to be written back
+	sums      map[string]uint64 // of their values: a listing decodes only what is new to us
+	dirty     map[string]bool   // records that differ on a shelf that went back
+	stale     map[string]bool   // revocations on the shelf whose time is over
 
 	keys       map[string]*gatewayv1.TicketKey // by name
 	operations map[string]*gatewayv1.Operation // by name
@@ -39,7 +41,7 @@ type output struct {
 
 func newMirror(bad *revocations) *mirror {
 	return &mirror{
-		revisions: make(map[string]int64), dirty: make(map[string]bool), stale: make(map[string]bool),
+		revisions: make(map[string]int64), sums: make(map[string]uint64), dirty: make(map[string]bool), stale: make(map[string]bool),
 		keys: make(map[string]*gatewayv1.TicketKey), operations: make(map[string]*gatewayv1.Operation),
 		settings: &gatewayv1.Settings{}, bad: bad,
 	}
@@ -72,12 +74,17 @@ func (m *mirror) take(c Change, now time.Time) {
 func (m *mirror) list(records []Record, revision int64, now time.Time) {
 	back := revision < m.revision
 	m.out.listed, m.out.wentBack = true, m.out.wentBack || back
-	old := m.revisions
+	old, soiled := m.revisions, m.dirty
 	m.revisions = make(map[string]int64, len(records))
-	m.dirty, m.stale = make(map[string]bool), make(map[string]bool)
+	m.dirty = make(map[string]bool)
 	for _, r := range records {
+		ours := back || soiled[r.Name] // not yet written back
+		if !ours && old[r.Name] == r.Revision && m.sums[r.Name] == xxhash.Sum64(r.Value) {
+			m.revisions[r.Name] = r.Revision
+			continue
+		}
 		folder, _ := split(r.Name)
-		if have := m.get(r.Name); back && folder != FolderKeys && have != nil && !proto.Equal(have, decode(r)) {
+		if have := m.get(r.Name); ours && folder != FolderKeys && have != nil && !proto.Equal(have, decode(r)) {
 			m.revisions[r.Name] = r.Revision
 			m.soil(r.Name)
 			continue
@@ -88,7 +95,7 @@ func (m *mirror) list(records []Record, revision int64, now time.Time) {
 		if _, still := m.revisions[name]; still {
 			continue
 		}
-		if back && m.get(name) != nil {
+		if (back || soiled[name]) && m.get(name) != nil {
 			m.revisions[name] = 0
 			m.soil(name)
 		} else {
@@ -104,7 +111,7 @@ func (m *mirror) put(r Record, now time.Time) {
 	if m.revisions[r.Name] >= r.Revision {
 		return
 	}
-	m.revisions[r.Name] = r.Revision
+	m.revisions[r.Name], m.sums[r.Name] = r.Revision, xxhash.Sum64(r.Value)
 	delete(m.dirty, r.Name)
 	delete(m.stale, r.Name)
 	switch message := decode(r).(type) {
@@ -148,6 +155,7 @@ func (m *mirror) word(r *gatewayv1.Revocation, now time.Time) {
 // drop takes the end of a record.
 func (m *mirror) drop(name string) {
 	delete(m.revisions, name)
+	delete(m.sums, name)
 	delete(m.dirty, name)
 	delete(m.stale, name)
 	switch folder, id := split(name); folder {
