@@ -1,7 +1,6 @@
 package client
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -385,38 +384,5 @@ func TestHeldEventsAreBounded(t *testing.T) {
 		}
 		m.old.expectClose(1000)
 		go p.drain()
-	})
-}
-
-// A new edge that leaves at once is left when it has taken over.
-func TestMoveAfterMove(t *testing.T) {
-	scene(t, func(t *testing.T, s *server) {
-		m := newMoving(t, s)
-		p := m.old
-		for i := range 5 {
-			p.send(0, goAnywhere)
-			next := s.accept()
-			next.hello(fmt.Sprint("edge-", i+2), fmt.Sprint("ticket-", i), `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
-			p.expectClose(1000)
-			p = next
-		}
-		m.uninterrupted(t, 5)
-		go p.drain()
-	})
-}
-
-func TestStopDuringAMoveClosesBoth(t *testing.T) {
-	scene(t, func(t *testing.T, s *server) {
-		m := newMoving(t, s)
-		m.old.send(0, goAnywhere)
-		p := s.accept()
-		p.hello("edge-2", "second", `{"channel":"a","pending":true}`)
-		p.send(0, `{"type":"error","code":"revoked","message":"gone","temporary":false,"close":4200}`)
-		go p.close(4200)
-		m.old.expectClose(1000)
-		var why *CloseError
-		if ch := <-m.states; ch.To != Disconnected || !errors.As(ch.Err, &why) || why.Code != 4200 {
-			t.Errorf("%v", ch)
-		}
 	})
 }
