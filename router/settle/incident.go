@@ -107,15 +107,13 @@ func (r *region) tell(i *routerv1.Incident, causes []*cause, settled, end int64,
 	}
 }
 
-// usual is the median rate, a second, of the five minutes before a window, as far
-// as they were told.
+// usual is the median rate, a second, of the five minutes before a window. Seconds of
+// which nothing is known had no arrivals: a cluster that has just been filled has no
+// usual rate yet, and edges tell new routers what those missed.
 func (r *region) usual(start int64) float64 {
-	var seconds []uint64
-	for n := start - perSecond; n >= start-before && n >= r.since && r.since != 0; n -= perSecond {
+	seconds := make([]uint64, 0, before/perSecond)
+	for n := start - perSecond; n >= start-before; n -= perSecond {
 		seconds = append(seconds, r.sum(n, n+perSecond, arrivals))
-	}
-	if len(seconds) == 0 {
-		return 0
 	}
 	slices.Sort(seconds)
 	return float64(seconds[(len(seconds)-1)/2]+seconds[len(seconds)/2]) / 2

@@ -10,7 +10,6 @@ type region struct {
 	name     string
 	ring     []slot
 	names    int   // in ring; <= maxNames
-	since    int64 // first window that was told
 	conns    int64 // of the newest figures of its edges
 	catching int64 // the same
 	causes   []*cause
@@ -63,9 +62,6 @@ func (r *region) add(n int64, w *gatewayv1.Window) (dropped uint64) {
 	s := r.make(n)
 	if s == nil {
 		return 1
-	}
-	if r.since == 0 || n < r.since {
-		r.since = n
 	}
 	s.moved += w.Moved
 	s.resumed += w.Resumed
