@@ -110,15 +110,17 @@ func TestSDKResumesByTicketAndAsksNobody(t *testing.T) {
 }
 
 // sendAway tells every client of an edge to go to another one at once.
-func (r *resuming) sendAway(to *resuming) {
+func (r *resuming) sendAway(to *resuming) { r.sendTo(to.edge.Addr(), to.edge.cfg.ID) }
+
+func (r *resuming) sendTo(addr, target string) {
 	r.onSessions(func(c *conn) {
 		if c.superseded || c.closing {
 			return
 		}
 		now := time.Now()
 		c.send(&clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{
-			Reason: "drain", DeadlineMs: 10_000, Url: "ws://" + to.edge.Addr() + "/v1/ws",
-			Ticket: c.movedTicket("test", to.edge.cfg.ID, now, now.Add(5*time.Second)),
+			Reason: "drain", DeadlineMs: 10_000, Url: "ws://" + addr + "/v1/ws",
+			Ticket: c.movedTicket("test", target, now, now.Add(5*time.Second)),
 		}}})
 	})
 }
@@ -182,5 +184,28 @@ func TestSDKMovesBetweenEdgesUnderLoad(t *testing.T) {
 		if st.Interruptions != 0 || st.Moves != waves || st.Gaps != 0 || st.TokenCalls != 1 || st.Resumes != waves || u.State() != sdk.Connected {
 			t.Errorf("client %d: %v, %+v", i, u.State(), st)
 		}
+	}
+}
+
+// A hint to an edge that is gone costs no stream: the client stays, tries the usual
+// list, which is the edge it wants to leave, and follows the next hint.
+func TestSDKOutlivesAHintToADeadEdge(t *testing.T) {
+	from := newResuming(t, nil)
+	to := newResuming(t, func(c *Config, _ *Deps) { c.ID = "edge-2" })
+	u := from.user("chat:1", tokenOf(t, nil))
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	from.sendTo(gone.Addr().String(), "edge-3")
+	eventually(t, "the hint and the same edge have failed", func() bool { return u.Stats().MoveFailures >= 2 })
+	u.caughtUp(t, from.publish("chat:1", "1"))
+	to.publish("chat:1", "1")
+	from.sendAway(to)
+	eventually(t, "moved", func() bool { return u.Stats().Moves == 1 })
+	u.caughtUp(t, to.publish("chat:1", "2"))
+	if st := u.Stats(); st.Interruptions != 0 || st.TokenCalls != 1 || u.Info().Node != "edge-2" {
+		t.Errorf("%+v, %+v", st, u.Info())
 	}
 }

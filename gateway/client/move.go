@@ -136,6 +136,23 @@ func (m *machine) arrive(now time.Time, l *link) {
 		}
 		s.at = stream{}
 	}
+	if l.sameNode(old) {
+		m.sameNode(now, old, l)
+	}
+}
+
+func (l *link) sameNode(other *link) bool { return l.node != "" && l.node == other.node }
+
+// sameNode: the move led back to the edge that wants to be left. The new connection is
+// the one that counts there now, so it takes over all the same, and moves on later.
+func (m *machine) sameNode(now time.Time, old, l *link) {
+	m.stats.MoveFailures++
+	again := *old.leave
+	again.plan = plan{at: now.Add(m.backoff(&again.failures))}
+	l.leave = &again
+	m.do(tellMove{Move{
+		Reason: again.reason, From: old.node, Attempts: again.tries, Took: now.Sub(again.heardAt), Err: errSameNode,
+	}})
 }
 
 // took notes that a channel is taken over: whatever the old connection could still
@@ -210,10 +227,12 @@ func (m *machine) endMove(now time.Time) {
 			m.do(tellSubscribed{s, Subscribed{Pending: true}})
 		}
 	}
-	m.stats.Moves++
-	m.do(tellMove{Move{
-		Reason: mv.reason, From: old.node, To: m.link.node, Attempts: mv.tries, Took: m.link.upSince.Sub(mv.heardAt),
-	}})
+	if !m.link.sameNode(old) {
+		m.stats.Moves++
+		m.do(tellMove{Move{
+			Reason: mv.reason, From: old.node, To: m.link.node, Attempts: mv.tries, Took: m.link.upSince.Sub(mv.heardAt),
+		}})
+	}
 	m.sendWaiting()
 }
 

@@ -121,7 +121,11 @@ func (c *cluster) action(a action) {
 func (c *cluster) welcome(w *wireLink) {
 	w.up = true
 	e := &clientv1.SubscriptionEntry{Channel: "a"}
-	f := &clientv1.Connected{Node: fmt.Sprint("n", w.n), Session: "s", Resumed: true, Subscriptions: []*clientv1.SubscriptionEntry{e}}
+	node := fmt.Sprint("n", w.n)
+	if c.m.link != nil && c.m.link.phase == up && rapid.IntRange(0, 3).Draw(c.t, "node") == 0 {
+		node = c.m.link.node
+	}
+	f := &clientv1.Connected{Node: node, Session: "s", Resumed: true, Subscriptions: []*clientv1.SubscriptionEntry{e}}
 	later := []*clientv1.ServerFrame{}
 	if c.world != calm && rapid.Bool().Draw(c.t, "pending") {
 		e.Pending, w.pending = true, true

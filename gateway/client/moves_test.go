@@ -178,8 +178,8 @@ func TestSilentHintsDoNotCostTheURL(t *testing.T) {
 			m.old.send(0, goElsewhere)
 			p := s.accept() // after the hint
 			p.hello("edge-1", "same", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
-			p.expectClose(1000)
-			m.old.cut()
+			m.old.expectClose(1000)
+			p.cut()
 			m.old = s.accept()
 			m.old.hello("edge-1", "again", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
 		}

@@ -83,10 +83,6 @@ func (m *machine) connected(now time.Time, l *link, id uint32, c *clientv1.Conne
 	if l.phase != greeting || id != l.connectID {
 		return
 	}
-	if l == m.ahead && c.Node != "" && c.Node == m.link.node {
-		m.drop(now, l, loss{err: errSameNode})
-		return
-	}
 	delete(l.open, id)
 	l.phase, l.upSince = up, now
 	l.pingInterval = orDefault(millis(c.PingIntervalMs), defaultPingInterval)

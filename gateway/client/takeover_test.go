@@ -259,22 +259,24 @@ func TestMoveIsRepeated(t *testing.T) {
 		if d := time.Since(before); d != 250*time.Millisecond || p.addr != "edge.test:80" || p.ticket() != "moved" {
 			t.Errorf("after %v at %s with %q", d, p.addr, p.ticket())
 		}
-		p.hello("edge-1", "same", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
-		p.expectClose(1000)
+		// The edge that is to be left counts the new connection now: it takes over.
+		same := p
+		same.hello("edge-1", "same", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
 		before = time.Now()
+		m.old.expectClose(1000)
 		p = s.accept()
-		if d := time.Since(before); d != 500*time.Millisecond {
-			t.Errorf("after %v", d)
+		if d := time.Since(before); d != 500*time.Millisecond || p.ticket() != "same" {
+			t.Errorf("after %v with %q", d, p.ticket())
 		}
 		p.hello("edge-2", "second", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
-		m.old.expectClose(1000)
+		same.expectClose(1000)
 		m.uninterrupted(t, 1)
 		for _, failed := range []bool{true, true, true, false} {
 			if v := <-m.moves; (v.Err != nil) != failed {
 				t.Errorf("%+v", v)
 			}
 		}
-		if st := m.c.Stats(); st.MoveFailures != 3 || st.Attempts != 5 || st.Busy != 1 || st.Failures != 3 || st.Resumes != 2 {
+		if st := m.c.Stats(); st.MoveFailures != 3 || st.Attempts != 5 || st.Busy != 1 || st.Failures != 2 || st.Resumes != 3 {
 			t.Errorf("%+v", st)
 		}
 		go p.drain()
