@@ -76,6 +76,13 @@ func (u *user) cut() {
 	u.conns[len(u.conns)-1].Close()
 }
 
+// cutOne ends the newest connection or the one before it.
+func (u *user) cutOne(i int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.conns[max(len(u.conns)-1-i%2, 0)].Close()
+}
+
 func (u *user) caughtUp(t *testing.T, head uint64) {
 	t.Helper()
 	eventually(t, fmt.Sprint("caught up to ", head), func() bool { return u.last.Load() == head })
@@ -207,5 +214,52 @@ func TestSDKOutlivesAHintToADeadEdge(t *testing.T) {
 	u.caughtUp(t, to.publish("chat:1", "2"))
 	if st := u.Stats(); st.Interruptions != 0 || st.TokenCalls != 1 || u.Info().Node != "edge-2" {
 		t.Errorf("%+v, %+v", st, u.Info())
+	}
+}
+
+// Connections that are cut in the middle of a move, at any moment and on either side,
+// cost no event and no token.
+func TestSDKIsCutWhileItMoves(t *testing.T) {
+	from := newResuming(t, nil)
+	to := newResuming(t, func(c *Config, _ *Deps) { c.ID = "edge-2" })
+	const users = 30
+	list := make([]*user, users)
+	for i := range list {
+		list[i] = from.user("chat:1", tokenOf(t, nil), sdk.WithURLs("ws://"+to.edge.Addr()+"/v1/ws"))
+	}
+	var head uint64
+	publish := func() {
+		from.mu.Lock()
+		to.mu.Lock()
+		defer from.mu.Unlock()
+		defer to.mu.Unlock()
+		head = from.publishLocked("chat:1", "1")
+		to.publishLocked("chat:1", "1")
+	}
+	ticker := time.NewTicker(200 * time.Microsecond)
+	defer ticker.Stop()
+	for range 5 {
+		from.sendAway(to)
+		for i, u := range list {
+			publish()
+			u.cutOne(i)
+			<-ticker.C
+		}
+		eventually(t, "all are connected again", func() bool {
+			for _, u := range list {
+				if u.State() != sdk.Connected {
+					return false
+				}
+			}
+			return true
+		})
+		from, to = to, from
+	}
+	publish()
+	for i, u := range list {
+		u.caughtUp(t, head)
+		if st := u.Stats(); st.TokenCalls != 1 || st.Gaps != 0 {
+			t.Errorf("client %d: %+v", i, st)
+		}
 	}
 }

@@ -48,7 +48,7 @@ func WithURLs(urls ...string) Option {
 // WithToken sets who gives tokens. Without it the client connects anonymously.
 func WithToken(p TokenProvider) Option { return func(s *settings) { s.provider = p } }
 
-// WithHTTPHeader sends these with every handshake.
+// WithHTTPHeader sends these with every handshake, at edges that a server named too.
 func WithHTTPHeader(h http.Header) Option { return func(s *settings) { s.header = h.Clone() } }
 
 // WithDialer replaces net.Dialer, for proxies and for tests in memory.
