@@ -233,8 +233,10 @@ func (t *Tracker) running(e *edge, n int64) *gatewayv1.Operation {
 // windows, since some come late.
 func (t *Tracker) findLosses(r *region, end int64) {
 	const again = 60 * perSecond
+	span := r.sum(end-again-perSecond, end-again, lost)
 	for n := end - again; n < end; n++ {
-		span := r.sum(n-perSecond+1, n+1, lost)
+		span += r.sum(n, n+1, lost)
+		span -= r.sum(n-perSecond, n-perSecond+1, lost)
 		if span <= max(lossLeast, uint64(max(r.conns, 0)+int64(span))/lossShare) {
 			continue
 		}

@@ -19,6 +19,7 @@ type edge struct {
 	conns    int64     // in it
 	catching int64     // in it
 	gone     bool
+	left     bool   // in order; gone
 	lost     *cause // of the loss of this incarnation
 	clock    clock
 	leaving  *cause // the newest operation that told its clients to go

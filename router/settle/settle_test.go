@@ -440,6 +440,14 @@ func TestFalseAndEmptyLossesAreNoIncidents(t *testing.T) {
 	s.one()
 	s.edges["a"].dead = false
 	s.run(5*time.Second, nil)
+	if n := s.tracker.regions["eu"].conns; n != 1000 {
+		t.Errorf("%d conns, want those of the edge that returned", n)
+	}
+	s.tracker.Gone("a", 1, true, s.now)
+	s.run(5*time.Second, nil) // a last word after the farewell
+	if n := s.tracker.regions["eu"].conns; n != 0 {
+		t.Errorf("%d conns are left", n)
+	}
 	if all := s.tracker.Incidents(""); len(all) != 0 {
 		t.Errorf("incidents: %v", all)
 	}
@@ -449,7 +457,7 @@ func TestFalseAndEmptyLossesAreNoIncidents(t *testing.T) {
 func TestHostileFiguresStayInBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	tracker, now := New(), origin
-	for k := range 4_000 {
+	for k := range 1_500 {
 		now = now.Add(time.Duration(r.IntN(300)) * time.Millisecond)
 		id := fmt.Sprint("e", r.IntN(40))
 		f := &gatewayv1.LoadFigure{

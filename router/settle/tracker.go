@@ -76,14 +76,16 @@ func (t *Tracker) Hear(f *gatewayv1.LoadFigure, now time.Time) {
 		t.dropped++
 		return
 	}
-	t.returned(e)
 	r := e.region
 	at := number(now)
 	e.heard = now
-	r.conns += int64(f.Conns) - e.conns
-	r.catching += int64(f.CatchingUp) - e.catching
-	e.conns, e.catching = int64(f.Conns), int64(f.CatchingUp)
-	r.sample(at)
+	if !e.left { // else a last word, of which the windows count
+		t.returned(e)
+		r.conns += int64(f.Conns) - e.conns
+		r.catching += int64(f.CatchingUp) - e.catching
+		e.conns, e.catching = int64(f.Conns), int64(f.CatchingUp)
+		r.sample(at)
+	}
 	e.clock.hear(f.Windows, now)
 	for _, w := range f.Windows {
 		if !e.clock.fresh(w.StartMs) {
@@ -111,7 +113,7 @@ func (t *Tracker) Gone(id string, incarnation uint64, left bool, now time.Time) 
 	}
 	conns := e.conns
 	e.leave(number(now))
-	if left || conns == 0 {
+	if e.left = left; left || conns == 0 {
 		return
 	}
 	c := &cause{kind: kindLost, id: id, start: number(e.heard), lost: uint64(conns)}
@@ -124,7 +126,9 @@ func (t *Tracker) Gone(id string, incarnation uint64, left bool, now time.Time) 
 func (t *Tracker) returned(e *edge) {
 	if c := e.lost; c != nil {
 		t.unname(c)
-		e.region.causes = slices.DeleteFunc(e.region.causes, func(x *cause) bool { return x == c })
+		for _, r := range t.regions {
+			r.causes = slices.DeleteFunc(r.causes, func(x *cause) bool { return x == c || x.original == c })
+		}
 	}
 	e.gone, e.lost = false, nil
 }
