@@ -25,27 +25,20 @@ type Config struct {
 	Anonymous bool     // clients without a token get every right (dev mode only)
 	Origins   []string // allowed Origin hosts besides the own one; "*": any
 
-	MaxConns         int // connections that may be held; must be > Margin
-	Margin           int // of MaxConns, kept free of fresh clients
-	MaxHandshakes    int // sockets that may be accepted and not yet admitted or gone
-	MaxFrameBytes    int // of one client message
-	MaxFragments     int // frames of one client message
-	MaxSubscriptions int // of one connection
-	SendQueueBytes   int // events queued for one connection; more makes it lag
-	InboxBytes       int // events waiting for one loop; more makes its subscribers lag
-	MaxCalls         int // publishes, history reads and token checks under way at once, each kind
+	Settings // what Reload can change
+
+	MaxHandshakes  int // sockets that may be accepted and not yet admitted or gone
+	MaxFragments   int // frames of one client message
+	SendQueueBytes int // events queued for one connection; more makes it lag
+	InboxBytes     int // events waiting for one loop; more makes its subscribers lag
+	MaxCalls       int // publishes, history reads and token checks under way at once, each kind
 
 	HandshakeTimeout time.Duration // accept to complete request
 	ConnectTimeout   time.Duration // upgrade to a good connect frame
-	PingInterval     time.Duration // told to clients; 1.5 silent ones: server ping, 2.5: closed
-	PongTimeout      time.Duration // told to clients
 	VerdictWait      time.Duration // longest wait of connected and subscribed for the router
 	WriteStall       time.Duration // nothing could be written for so long: 4005
 	CloseWait        time.Duration // longest wait for the client's half of a close
-	DrainDeadline    time.Duration // from the end of Run's context to the last close
 	CallTimeout      time.Duration // of a publish or a history read
-
-	ReloadPerSecond int // reloads that the cluster allows clients in a second
 
 	Log      *slog.Logger
 	Registry prometheus.Registerer
@@ -56,25 +49,18 @@ func Default() Config {
 	return Config{
 		Region:           "default",
 		Listen:           "127.0.0.1:8400",
-		MaxConns:         20_000,
-		Margin:           500,
-		MaxHandshakes:    4_096,
-		MaxFrameBytes:    64 << 10,
+		Settings:         DefaultSettings(),
+		MaxHandshakes:    8_192,
 		MaxFragments:     64,
-		MaxSubscriptions: 1_000,
 		SendQueueBytes:   256 << 10,
 		InboxBytes:       16 << 20,
 		MaxCalls:         1_024,
 		HandshakeTimeout: 5 * time.Second,
 		ConnectTimeout:   20 * time.Second,
-		PingInterval:     30 * time.Second,
-		PongTimeout:      10 * time.Second,
 		VerdictWait:      500 * time.Millisecond,
 		WriteStall:       30 * time.Second,
 		CloseWait:        2 * time.Second,
-		DrainDeadline:    25 * time.Second,
 		CallTimeout:      5 * time.Second,
-		ReloadPerSecond:  200,
 		Log:              slog.New(slog.DiscardHandler),
 	}
 }
@@ -100,38 +86,25 @@ func (c Config) Validate() error {
 			bad("advertise_url", c.AdvertiseURL, "must end in "+pathWS)
 		}
 	}
-	if c.Margin < 0 || c.MaxConns <= c.Margin {
-		bad("limits.max_conns", c.MaxConns, fmt.Sprintf("must be more than limits.margin (%d)", c.Margin))
-	}
 	positive := []struct {
 		field string
 		value int64
 	}{
 		{"limits.max_handshakes", int64(c.MaxHandshakes)},
 		{"limits.max_fragments", int64(c.MaxFragments)},
-		{"limits.max_subscriptions", int64(c.MaxSubscriptions)},
 		{"limits.inbox_bytes", int64(c.InboxBytes)},
 		{"limits.max_calls", int64(c.MaxCalls)},
 		{"handshake_timeout", int64(c.HandshakeTimeout)},
 		{"connect_timeout", int64(c.ConnectTimeout)},
-		{"pong_timeout", int64(c.PongTimeout)},
 		{"verdict_wait", int64(c.VerdictWait)},
 		{"write_stall", int64(c.WriteStall)},
 		{"close_wait", int64(c.CloseWait)},
-		{"drain.deadline", int64(c.DrainDeadline)},
 		{"call_timeout", int64(c.CallTimeout)},
-		{"reload_per_second", int64(c.ReloadPerSecond)},
 	}
 	for _, p := range positive {
 		if p.value <= 0 {
 			bad(p.field, p.value, "must be positive")
 		}
-	}
-	if c.PingInterval < 2*time.Second {
-		bad("ping_interval", c.PingInterval, "must be at least 2s: timers here tick once a second")
-	}
-	if c.MaxFrameBytes < 1<<10 || c.MaxFrameBytes > 1<<20 {
-		bad("limits.max_frame_bytes", c.MaxFrameBytes, "must be between 1 KiB and 1 MiB")
 	}
 	if c.SendQueueBytes < 4<<10 {
 		bad("limits.send_queue_bytes", c.SendQueueBytes, "must be at least 4 KiB")
@@ -139,7 +112,7 @@ func (c Config) Validate() error {
 	if c.Loops < 0 {
 		bad("loops", c.Loops, "must not be negative")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Settings.Validate())...)
 }
 
 func (c Config) loops() int {

@@ -26,6 +26,7 @@ type conn struct {
 	calls      *calls // nil until the first publish or history read
 	deadline   uint32 // second at which the present state is over; 0: none
 	progress   uint32 // second of the last write that took something
+	asked      uint32 // millisecond of the edge in which its connect frame came
 	heldBytes  int
 	behind     int   // subscriptions in subBehind
 	refused    uint8 // connect frames that were not good

@@ -5,38 +5,65 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 )
 
-// door accepts sockets and keeps them until their request is whole, the pool has
-// decided, or they have heard why not. One goroutine with a poller of its own: a
-// thousand half-open requests cost it a thousand small buffers and no thread.
+// door accepts sockets and keeps them until they are conns, or have heard why not.
+// One goroutine with a poller of its own: a thousand half-open requests cost it a
+// thousand small buffers and no thread. It alone touches a visitor's socket, so it
+// sees a hang-up in every state, and nobody is served who has gone.
 //
-//	accept -> visitor (reading) -> pool -> loop
-//	                                 \--> visitor (leaving): refused, our half shut
+//	accept -> reading -> deciding (the pool reads the request) -> admitted: a loop's
+//	                          |  \-> waiting (for its turn) --/
+//	                          \--------\-> leaving: refused, our half shut
+//
+// What an edge does before the request (TLS) is a state in front of reading.
 type door struct {
 	// immutable after newDoor
 	edge     *Edge
 	listener poller.Listener
 	reserve  *poller.Reserve // nil where descriptors do not matter
 
-	inbox inbox[*visitor] // the pool gives back whom it refused
+	inbox inbox[*application] // the pool gives back what it read
 
 	// owned by the door
 	poller   poller.Poller
 	visitors map[uint64]*visitor
 	token    uint64
 	buf      []byte
+	leaving  int           // visitors in stageLeaving; <= MaxHandshakes / 4
+	explicit *rate.Limiter // refusals that say when to come back
+	cheap    *rate.Limiter // resets; past them nobody is accepted
+	paused   time.Time     // accepting goes on then; zero: it is not paused
+	due      time.Time     // the gate may have something to decide
+	decided  []admission.Decision
+	busy     bool // somebody arrived since the last look
 }
+
+// stage is where a visitor stands. The zero value is the first.
+type stage uint8
+
+const (
+	stageReading  stage = iota // its request is not whole
+	stageDeciding              // the pool reads it; the socket is watched for a hang-up only
+	stageWaiting               // for its turn; watched as before
+	stageLeaving               // refused; read so that the answer is not eaten by a reset
+)
 
 // visitor is a socket that is no conn yet, or will not be one.
 type visitor struct {
 	sock     poller.Conn
+	token    uint64
 	head     []byte // of the request, so far
 	seen     int    // of head, looked at
-	deadline time.Time
-	leaving  bool
+	accepted time.Time
+	deadline time.Time // of the stage; waiting: the gate knows
+	stage    stage
+	wants    *application // waiting: what it asked for
 }
 
 const (
@@ -44,12 +71,17 @@ const (
 	acceptBurst   = 64              // accepts in one turn
 	lingerTime    = 1 * time.Second // for a refused socket to read why and go
 	doorSweep     = 250 * time.Millisecond
+	lookEvery     = time.Second          // at the other members
+	serveEvery    = 5 * time.Millisecond // of the waiting room: a timer for each token would be dear
+	acceptPause   = 100 * time.Millisecond
 )
 
 func newDoor(e *Edge, ln poller.Listener, p poller.Poller, reserve *poller.Reserve) *door {
+	most := e.cfg.RefusalsPerSecond
 	d := &door{
 		edge: e, listener: ln, reserve: reserve, poller: p,
 		visitors: make(map[uint64]*visitor), buf: make([]byte, wsframe.MaxHandshakeBytes),
+		explicit: rate.NewLimiter(rate.Limit(most), most), cheap: rate.NewLimiter(rate.Limit(most), most),
 	}
 	d.inbox.wake = p.Wake
 	return d
@@ -63,34 +95,70 @@ func (d *door) run(ctx context.Context) error {
 	if err := d.poller.Add(d.listener, listenerToken); err != nil {
 		return err
 	}
+	d.edge.gate.look()
 	var events []poller.Event
-	swept := time.Now()
+	now := time.Now()
+	swept, looked := now, now
 	for ctx.Err() == nil {
 		var err error
-		if events, err = d.poller.Wait(events[:0], doorSweep); err != nil {
+		if events, err = d.poller.Wait(events[:0], d.timeout(now)); err != nil {
 			return err
 		}
-		now := time.Now()
+		now = time.Now()
 		for _, ev := range events {
-			if ev.Token == listenerToken {
-				d.accept(now)
-			} else if v := d.visitors[ev.Token]; v != nil {
-				d.read(ev.Token, v)
-			}
+			d.ready(ev, now)
 		}
-		for _, v := range d.inbox.take() {
-			d.linger(v, now)
+		for _, a := range d.inbox.take() {
+			d.apply(a, now)
 		}
+		d.serve(now)
+		d.resume(now)
 		if now.Sub(swept) >= doorSweep {
 			swept = now
 			d.sweep(now)
+		}
+		if now.Sub(looked) >= lookEvery {
+			looked = now
+			d.edge.gate.look()
 		}
 	}
 	return nil
 }
 
+func (d *door) timeout(now time.Time) time.Duration {
+	wait := doorSweep
+	if !d.due.IsZero() {
+		wait = min(wait, d.due.Sub(now))
+	}
+	if !d.paused.IsZero() {
+		wait = min(wait, d.paused.Sub(now))
+	}
+	return max(wait, 0)
+}
+
+func (d *door) ready(ev poller.Event, now time.Time) {
+	if ev.Token == listenerToken {
+		d.accept(now)
+		return
+	}
+	v := d.visitors[ev.Token]
+	switch {
+	case v == nil:
+	case v.stage == stageReading, v.stage == stageLeaving:
+		d.read(v, now)
+	case ev.Hangup:
+		d.hungUp(v)
+	}
+}
+
 func (d *door) accept(now time.Time) {
+	if !d.paused.IsZero() {
+		return
+	}
 	for range acceptBurst {
+		if len(d.visitors) >= d.edge.cfg.MaxHandshakes && !d.mayReset(now) {
+			return
+		}
 		sock, err := d.listener.Accept()
 		switch {
 		case errors.Is(err, poller.ErrAgain):
@@ -108,7 +176,32 @@ func (d *door) accept(now time.Time) {
 			sock.Reset()
 			continue
 		}
-		d.keep(&visitor{sock: sock, deadline: now.Add(d.edge.cfg.HandshakeTimeout)})
+		d.keep(&visitor{sock: sock, accepted: now, deadline: now.Add(d.edge.cfg.HandshakeTimeout)})
+	}
+}
+
+// mayReset counts a reset against the budget; past it nobody is accepted for a
+// moment: who waits in the backlog costs nothing.
+func (d *door) mayReset(now time.Time) bool {
+	if d.cheap.AllowN(now, 1) {
+		return true
+	}
+	if d.paused.IsZero() && d.poller.Remove(d.listener) == nil {
+		d.paused = now.Add(acceptPause)
+		d.edge.metrics.acceptPauses.Inc()
+	}
+	return false
+}
+
+// resume accepts again after a pause.
+func (d *door) resume(now time.Time) {
+	if d.paused.IsZero() || now.Before(d.paused) {
+		return
+	}
+	d.paused = time.Time{}
+	if err := d.poller.Add(d.listener, listenerToken); err != nil {
+		d.edge.log.Error("accept again", "err", err)
+		d.paused = now.Add(acceptPause)
 	}
 }
 
@@ -127,97 +220,209 @@ func (d *door) acceptFromReserve() {
 
 func (d *door) keep(v *visitor) {
 	d.token++
-	if err := d.poller.Add(v.sock, d.token); err != nil {
+	v.token = d.token
+	if err := d.poller.Add(v.sock, v.token); err != nil {
 		v.sock.Close()
 		return
 	}
-	d.visitors[d.token] = v
+	d.visitors[v.token] = v
 	d.edge.metrics.handshakes.Set(float64(len(d.visitors)))
 }
 
-// forget takes a visitor out; its socket stays open.
-func (d *door) forget(token uint64, v *visitor) {
-	_ = d.poller.Remove(v.sock)
-	delete(d.visitors, token)
+// forget takes a visitor out; its socket stays open, and the poller has it.
+func (d *door) forget(v *visitor) {
+	if v.stage == stageLeaving {
+		d.leaving--
+	}
+	delete(d.visitors, v.token)
 	d.edge.metrics.handshakes.Set(float64(len(d.visitors)))
 }
 
-func (d *door) read(token uint64, v *visitor) {
+// end is forget and the end of the socket.
+func (d *door) end(v *visitor) {
+	d.forget(v)
+	v.sock.Close()
+}
+
+// hungUp ends a visitor that has gone before its turn; it takes nothing from the
+// rate.
+func (d *door) hungUp(v *visitor) {
+	if v.stage == stageWaiting {
+		d.edge.gate.hungUp(v.token)
+	}
+	d.edge.metrics.hungUp.Inc()
+	d.end(v)
+}
+
+func (d *door) read(v *visitor, now time.Time) {
 	n, err := v.sock.Read(d.buf)
 	switch {
 	case errors.Is(err, poller.ErrAgain):
 		return
 	case err != nil:
-		d.forget(token, v)
-		v.sock.Close()
+		d.end(v)
 		return
-	case v.leaving:
+	case v.stage == stageLeaving:
 		return // whatever it still says
 	}
 	v.head = append(v.head, d.buf[:n]...)
 	end, err := wsframe.HeadEnd(v.head, v.seen)
 	v.seen = len(v.head)
-	if err == nil && end == 0 {
-		return
-	}
-	d.forget(token, v)
-	if err != nil {
+	switch {
+	case err != nil:
 		d.edge.metrics.refused(refusedRequest)
-		d.say(v, errorResponse(err))
+		d.say(v, errorResponse(err), now)
+		return
+	case end == 0:
 		return
 	}
-	head, rest := v.head[:end:end], v.head[end:]
-	if !d.edge.checks.submit(func() { d.edge.decide(v, head, rest) }) {
-		d.edge.metrics.refused(refusedBusy)
-		d.say(v, d.edge.plainBusy(d.edge.retryAfter()))
+	if err := d.poller.SetRead(v.sock, false); err != nil {
+		d.end(v)
+		return
+	}
+	v.stage = stageDeciding
+	token, head, rest := v.token, v.head[:end:end], v.head[end:]
+	v.head = nil
+	if !d.edge.checks.submit(func() { d.inbox.post(d.edge.readRequest(token, head, rest)) }) {
+		d.refusePlain(v, now)
 	}
 }
 
-// say writes a last word to a visitor that the poller does not have, shuts our
-// half, and lets it go when it has gone. From any goroutine.
-func (d *door) say(v *visitor, response []byte) {
-	if n, err := v.sock.Write(response); err != nil || n < len(response) {
-		v.sock.Close()
+// apply goes on with a visitor whose request the pool has read.
+func (d *door) apply(a *application, now time.Time) {
+	v := d.visitors[a.token]
+	if v == nil {
+		return // gone meanwhile
+	}
+	if a.response != nil {
+		if a.refused {
+			d.edge.metrics.refused(refusedRequest)
+		}
+		d.say(v, a.response, now)
 		return
 	}
-	if err := v.sock.CloseWrite(); err != nil {
-		v.sock.Close()
-		return
-	}
-	v.head, v.leaving = nil, true
-	d.inbox.post(v)
+	d.busy = true
+	a.arrival.ID = v.token
+	v.wants = a
+	d.decide(v, d.edge.gate.arrive(a.arrival), now)
 }
 
-// linger waits a moment for a refused client to go: closing at once, with input
-// unread, would turn the answer into a reset.
-func (d *door) linger(v *visitor, now time.Time) {
-	if len(d.visitors) >= d.edge.cfg.MaxHandshakes {
+// serve asks the gate for the turns of those who wait.
+func (d *door) serve(now time.Time) {
+	if d.due.IsZero() || now.Before(d.due) {
+		return
+	}
+	again := time.Duration(0)
+	d.decided, again = d.edge.gate.serve(d.decided[:0])
+	for _, decision := range d.decided {
+		if v := d.visitors[decision.ID]; v != nil {
+			d.decide(v, decision, now)
+		}
+	}
+	d.due = time.Time{}
+	if again < time.Hour {
+		d.due = now.Add(max(again, serveEvery))
+	}
+}
+
+func (d *door) decide(v *visitor, decision admission.Decision, now time.Time) {
+	switch decision.Verdict {
+	case admission.Admit:
+		d.admit(v, decision, now)
+	case admission.Wait:
+		v.stage = stageWaiting
+		if at := now.Add(serveEvery); d.due.IsZero() || at.Before(d.due) {
+			d.due = at
+		}
+	default:
+		d.refuse(v, decision, now)
+	}
+}
+
+// admit makes a conn of a visitor: 101, and a loop has it.
+func (d *door) admit(v *visitor, decision admission.Decision, now time.Time) {
+	e, a := d.edge, v.wants
+	d.forget(v)
+	response := wsframe.AppendAccept(make([]byte, 0, 256), a.request, a.protocol)
+	if n, err := v.sock.Write(response); err != nil || n < len(response) || d.poller.Remove(v.sock) != nil {
 		v.sock.Close()
 		return
 	}
+	e.metrics.conns.Set(float64(e.conns.Add(1)))
+	e.metrics.admit(decision)
+	e.nextLoop().inbox.post(&adopted{sock: v.sock, rest: a.rest, ticket: a.ticket, admitted: now})
+}
+
+// refuse says when to come back, as long as the budget for that lasts.
+func (d *door) refuse(v *visitor, decision admission.Decision, now time.Time) {
+	if !d.explicit.AllowN(now, 1) {
+		d.refuseCheaply(v, now)
+		return
+	}
+	d.edge.metrics.refusedBy(decision.Cause)
+	d.say(v, d.edge.busy(v.wants, decision), now)
+}
+
+// refusePlain is for whoever's request was not even read.
+func (d *door) refusePlain(v *visitor, now time.Time) {
+	if !d.explicit.AllowN(now, 1) {
+		d.refuseCheaply(v, now)
+		return
+	}
+	d.edge.metrics.refused(refusedBusy)
+	d.say(v, d.edge.plainBusy(d.edge.retryAfter()), now)
+}
+
+func (d *door) refuseCheaply(v *visitor, now time.Time) {
+	d.edge.metrics.refused(refusedReset)
+	d.mayReset(now)
+	d.forget(v)
+	v.sock.Reset()
+}
+
+// say writes a last word to a visitor, shuts our half, and waits a moment for it to
+// go: closing at once, with input unread, would turn the answer into a reset.
+func (d *door) say(v *visitor, response []byte, now time.Time) {
+	n, err := v.sock.Write(response)
+	if err != nil || n < len(response) || v.sock.CloseWrite() != nil || d.leaving >= max(d.edge.cfg.MaxHandshakes/4, 1) ||
+		d.poller.SetRead(v.sock, true) != nil {
+		d.end(v)
+		return
+	}
+	v.head, v.wants, v.stage = nil, nil, stageLeaving
 	v.deadline = now.Add(lingerTime)
-	d.keep(v)
+	d.leaving++
 }
 
 func (d *door) sweep(now time.Time) {
-	for token, v := range d.visitors {
-		if now.Before(v.deadline) {
+	e := d.edge
+	most := e.settings().RefusalsPerSecond
+	for _, l := range []*rate.Limiter{d.explicit, d.cheap} {
+		if l.Burst() != most {
+			l.SetLimitAt(now, rate.Limit(most))
+			l.SetBurstAt(now, most)
+		}
+	}
+	if d.busy {
+		e.probeLoops(now)
+	}
+	d.busy = false
+	e.gate.observe()
+	for _, v := range d.visitors {
+		if v.stage == stageWaiting || now.Before(v.deadline) {
 			continue
 		}
-		d.forget(token, v)
-		if !v.leaving {
-			d.edge.metrics.refused(refusedSlow)
+		if v.stage != stageLeaving {
+			e.metrics.refused(refusedSlow)
 		}
-		v.sock.Close()
+		d.end(v)
 	}
+	e.metrics.atDoor(e.gate.status())
 }
 
 func (d *door) shut() {
 	d.listener.Close()
 	for _, v := range d.visitors {
-		v.sock.Close()
-	}
-	for _, v := range d.inbox.take() {
 		v.sock.Close()
 	}
 	d.poller.Close()

@@ -17,7 +17,7 @@
 // back.
 //
 // Left out on purpose: the order and repair of channels (feed), and in this
-// version admission lanes and the drain proper.
+// version the drain proper.
 package gateway
 
 import (
@@ -70,6 +70,7 @@ type Deps struct {
 	Tickets     ticket.Keys // nil: no tickets
 	Revocations Revocations // nil: none
 	Talk        Talk        // with other edges; nil: alone
+	Lag         Lag         // of the routers' backfill; nil: nobody tells
 }
 
 // Edge is one edge. New makes it, Run works until its context ends.
@@ -77,7 +78,6 @@ type Edge struct {
 	// immutable after New
 	cfg         Config
 	log         *slog.Logger
-	limits      wsframe.Limits
 	upstream    Upstream
 	members     Membership
 	verifier    Verifier
@@ -86,6 +86,8 @@ type Edge struct {
 	talk        Talk        // nil: alone
 	metrics     *metrics
 	series      *series
+	gate        *gate
+	lag         Lag // nil: nobody tells
 	door        *door
 	loops       []*loop
 	table       *feed.Table
@@ -99,10 +101,11 @@ type Edge struct {
 	revoker   revoker
 
 	// atomic
-	conns      atomic.Int64  // admitted and not superseded
-	superseded atomic.Int64  // conns that were left for another one of their session
-	welcomes   atomic.Uint32 // sessions so far
-	movable    atomic.Int64  // conns whose clients can move
+	hot        atomic.Pointer[hot] // replaced by Reload
+	conns      atomic.Int64        // admitted and not superseded
+	superseded atomic.Int64        // conns that were left for another one of their session
+	welcomes   atomic.Uint32       // sessions so far
+	movable    atomic.Int64        // conns whose clients can move
 	critical   atomic.Int64
 	catching   atomic.Int64 // connected and not yet caught up
 	next       atomic.Uint32
@@ -164,7 +167,6 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	}
 	e := &Edge{
 		cfg: cfg, log: cfg.Log, upstream: deps.Upstream, members: deps.Members, verifier: deps.Verifier,
-		limits:  wsframe.Limits{MaxFrameBytes: cfg.MaxFrameBytes, MaxMessageBytes: cfg.MaxFrameBytes, MaxFragments: cfg.MaxFragments},
 		metrics: newMetrics(cfg.Registry), series: newSeries(time.Now()),
 		callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 		born:    time.Now().Add(-time.Second), // second 0 means "none"
@@ -175,6 +177,9 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		e.tickets = ticket.New(cfg.Cluster, deps.Tickets)
 	}
 	e.metrics.series = e.series
+	e.lag = deps.Lag
+	e.hot.Store(newHot(cfg.Settings, cfg.MaxFragments))
+	e.gate = newGate(e)
 	e.working, e.stopWork = context.WithCancel(context.Background())
 	p, err := newPoller()
 	if err != nil {
@@ -225,6 +230,7 @@ func (e *Edge) Load(f *presence.Figure) {
 	f.Conns = uint64(e.conns.Load())
 	f.Subscriptions = uint64(e.metrics.subscriptionCount())
 	f.Movable, f.Critical = uint64(e.movable.Load()), uint64(e.critical.Load())
+	e.loadAdmission(f)
 	e.loadSeries(f)
 }
 
@@ -271,19 +277,6 @@ func (e *Edge) announce(ctx context.Context) {
 	}
 }
 
-// admit counts a conn in if there is room.
-func (e *Edge) admit() bool {
-	n := e.conns.Add(1)
-	if n > int64(e.cfg.MaxConns-e.cfg.Margin) {
-		e.conns.Add(-1)
-		return false
-	}
-	e.metrics.conns.Set(float64(n))
-	return true
-}
-
-func (e *Edge) full() bool { return e.conns.Load() >= int64(e.cfg.MaxConns-e.cfg.Margin) }
-
 // released counts a conn out.
 func (e *Edge) released() { e.metrics.conns.Set(float64(e.conns.Add(-1))) }
 
@@ -308,20 +301,11 @@ func (e *Edge) verify(token string) (*auth.Claims, error) {
 // seconds is the coarse clock of the loops: from 1 at birth.
 func (e *Edge) seconds(now time.Time) uint32 { return uint32(now.Sub(e.born) / time.Second) }
 
-// retryWindow tells clients over how long to spread their return if this edge is
-// lost. Without a rate to go by it is the shortest that the protocol allows.
-func (e *Edge) retryWindow() uint32 {
-	const returnsPerSecond = 300
-	edges := max(len(e.members.Snapshot().Edges())-1, 1)
-	window := time.Duration(e.conns.Load()) * time.Second / time.Duration(returnsPerSecond*edges)
-	return uint32(min(max(window, 500*time.Millisecond), 10*time.Second).Milliseconds())
-}
-
 // reloadSlot spreads the reloads that a loss causes: each edge hands out its share
 // of the cluster's rate, one client a slot.
 func (e *Edge) reloadSlot() uint32 {
 	edges := max(len(e.members.Snapshot().Edges()), 1)
-	step := int64(time.Second) * int64(edges) / int64(e.cfg.ReloadPerSecond)
+	step := int64(time.Second) * int64(edges) / int64(e.settings().ReloadPerSecond)
 	for {
 		now, last := time.Now().UnixNano(), e.reload.Load()
 		slot := max(now, last+step)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,12 @@ type loop struct {
 
 	// from any goroutine
 	inbox     inbox[message]
+	probed    atomic.Bool  // a probe is on its way
 	liveBytes atomic.Int64 // of live events in the inbox; <= InboxBytes + one batch
 	shed      shedSet
+
+	// owned by the door
+	probedAt time.Time
 
 	// owned by the loop
 	poller   poller.Poller
@@ -183,10 +188,33 @@ type adopted struct {
 	rest []byte // read behind the request
 	// ticket is what the door opened of the subprotocol's; nil: none that is good. It
 	// counts like one in the connect frame.
-	ticket *ticket.Ticket
+	ticket   *ticket.Ticket
+	admitted time.Time
+}
+
+// lateAfter is how long an admitted client may wait for its loop. Past it most have
+// given up, and the place is better given to one that tries now.
+const lateAfter = 3 * time.Second
+
+// stillThere says whether work for a client that was just admitted is worth it.
+func (m *adopted) stillThere(l *loop) bool {
+	if l.now.Sub(m.admitted) > lateAfter {
+		return false
+	}
+	n, err := m.sock.Read(l.readBuf)
+	if n > 0 {
+		m.rest = append(m.rest, l.readBuf[:n]...)
+	}
+	return err == nil || errors.Is(err, poller.ErrAgain)
 }
 
 func (m *adopted) apply(l *loop) {
+	if !m.stillThere(l) {
+		l.edge.metrics.late.Inc()
+		m.sock.Close()
+		l.edge.released()
+		return
+	}
 	var slot uint32
 	if n := len(l.free); n > 0 {
 		slot, l.free = l.free[n-1], l.free[:n-1]
@@ -203,7 +231,7 @@ func (m *adopted) apply(l *loop) {
 		token:    uint64(l.gen)<<32 | uint64(slot),
 		deadline: l.seconds() + ceilSeconds(l.edge.cfg.ConnectTimeout),
 	}
-	c.in = wsframe.NewReader(&l.edge.limits)
+	c.in = wsframe.NewReader(&l.edge.settings().frames)
 	c.out = l.queues.Queue()
 	if err := l.poller.Add(m.sock, c.token); err != nil {
 		l.edge.log.Error("poller refused a conn", "err", err)
@@ -286,8 +314,9 @@ func (l *loop) seconds() uint32 { return l.edge.seconds(l.now) }
 // sweep looks at every conn once a second: heartbeats, deadlines, stalls, expiry.
 func (l *loop) sweep() {
 	now := l.seconds()
-	quiet := ceilSeconds(l.edge.cfg.PingInterval*3/2 + time.Second - 1)
-	dead := ceilSeconds(l.edge.cfg.PingInterval * 5 / 2)
+	interval := l.edge.settings().PingInterval
+	quiet := ceilSeconds(interval*3/2 + time.Second - 1)
+	dead := ceilSeconds(interval * 5 / 2)
 	for slot, c := range l.slots {
 		if c == nil {
 			continue

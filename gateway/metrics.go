@@ -10,11 +10,18 @@ import (
 
 // Why a client was refused before it had a conn.
 const (
-	refusedBusy        = "busy"        // no room, or leaving
+	refusedBusy        = "busy"        // the pool has no room to read its request
 	refusedDescriptors = "descriptors" // none left: reset
 	refusedDoor        = "door"        // too many half-open: reset
 	refusedRequest     = "request"     // not a good request
 	refusedSlow        = "slow"        // the request did not come in time
+	refusedReset       = "reset"       // past the budget of refusals: reset
+)
+
+// How a reload ended.
+const (
+	reloadDone    = "done"
+	reloadRefused = "refused"
 )
 
 // What came of tickets.
@@ -30,11 +37,12 @@ const (
 var ticketOutcomes = []string{ticketMinted, ticketNotMinted, ticketOpened, ticketExpired, ticketNotGood, ticketRevoked}
 
 type metrics struct {
-	tickets                                       map[string]prometheus.Counter
-	superseded                                    prometheus.Gauge
-	takeoversLost                                 prometheus.Counter
-	conns, handshakes                             prometheus.Gauge
-	accepted, admitted, badTokens                 prometheus.Counter
+	tickets             map[string]prometheus.Counter
+	superseded          prometheus.Gauge
+	takeoversLost       prometheus.Counter
+	conns, handshakes   prometheus.Gauge
+	accepted, badTokens prometheus.Counter
+	admissionMetrics
 	refusals, closes, commands                    *prometheus.CounterVec
 	deliveries, dropped, overflows, lagging, shed prometheus.Counter
 	gaps                                          prometheus.Counter
@@ -76,10 +84,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		conns:      gauge("conns", "Connections that are held."),
 		handshakes: gauge("handshakes", "Sockets accepted and not yet admitted or gone."),
 		accepted:   counter("accepted_total", "Sockets accepted."),
-		admitted:   counter("admitted_total", "Connections admitted."),
 		badTokens:  counter("bad_tokens_total", "Connect frames whose credentials were not good."),
 		refusals: vec("refused_total", "Clients refused before they had a connection.", "reason",
-			[]string{refusedBusy, refusedDescriptors, refusedDoor, refusedRequest, refusedSlow}),
+			append([]string{refusedBusy, refusedDescriptors, refusedDoor, refusedRequest, refusedSlow, refusedReset}, causeNames()...)),
 		closes:     vec("closed_total", "Connections that ended.", "reason", closeReasons),
 		commands:   vec("commands_total", "Commands of clients.", "type", commandNames[:]),
 		deliveries: counter("deliveries_total", "Events queued for connections."),
@@ -98,6 +105,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, outcome := range ticketOutcomes {
 		m.tickets[outcome] = tickets.WithLabelValues(outcome)
 	}
+	m.admissionMetrics = newAdmissionMetrics(counter, gauge, vec)
 	m.superseded = gauge("superseded_conns", "Connections that were left for another one of their session and are not closed yet.")
 	m.takeoversLost = counter("takeovers_lost_total", "Sessions welcomed here of which other edges could not be told.")
 	for i, name := range commandNames {
@@ -116,10 +124,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 func (m *metrics) refused(reason string) {
 	m.refusals.WithLabelValues(reason).Inc()
 	switch reason {
-	case refusedBusy:
-		m.series.add(countRefused)
-	case refusedDescriptors, refusedDoor:
+	case refusedRequest, refusedSlow:
+	case refusedDescriptors, refusedDoor, refusedReset:
 		m.series.add(countReset)
+	default:
+		m.series.add(countRefused)
 	}
 }
 

@@ -118,6 +118,7 @@ func (c *conn) connect(id uint32, m *clientv1.Connect) {
 		return
 	}
 	e := c.loop.edge
+	c.asked = e.milliseconds(c.loop.now)
 	who, err := c.byTicket(m.Ticket)
 	if m.Token == "" || err == nil && !who.claims.Partial {
 		switch {
@@ -235,16 +236,17 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 func (c *conn) sendConnected(id uint32, entries []*clientv1.SubscriptionEntry) {
 	e := c.loop.edge
 	c.takeOver()
+	e.gate.signals.connected(time.Duration(e.milliseconds(time.Now())-c.asked) * time.Millisecond)
 	m := &clientv1.Connected{
 		Session:        sessionName(c.session.id),
 		Resumed:        c.session.resumed,
 		Ticket:         c.resumeTicket(),
 		Node:           e.cfg.ID,
 		Region:         e.cfg.Region,
-		PingIntervalMs: uint32(e.cfg.PingInterval.Milliseconds()),
-		PongTimeoutMs:  uint32(e.cfg.PongTimeout.Milliseconds()),
+		PingIntervalMs: uint32(e.settings().PingInterval.Milliseconds()),
+		PongTimeoutMs:  uint32(e.settings().PongTimeout.Milliseconds()),
 		RetryWindowMs:  e.retryWindow(),
-		MaxFrameBytes:  uint32(e.cfg.MaxFrameBytes),
+		MaxFrameBytes:  uint32(c.in.MaxFrameBytes()),
 		ExpiresInMs:    c.expiresIn(),
 		Subscriptions:  entries,
 	}
@@ -283,7 +285,7 @@ func (c *conn) join(r *request, ask *clientv1.SubscriptionRequest) {
 		refuse(badRequest, "subscribed already")
 		return
 	}
-	if len(c.subs) >= l.edge.cfg.MaxSubscriptions {
+	if len(c.subs) >= l.edge.settings().MaxSubscriptions {
 		refuse(clientv1.ErrorCode_ERROR_CODE_RATE_LIMITED, "too many subscriptions on this connection")
 		return
 	}

@@ -138,7 +138,7 @@ func (l *loop) supersede(c *conn, here bool) {
 	if c.deadline == 0 {
 		c.deadline = l.seconds() + supersededTime
 	}
-	if here && n > int64(max(e.cfg.MaxConns/supersededShare, 1)) {
+	if here && n > int64(max(e.settings().MaxConns/supersededShare, 1)) {
 		c.closeSuperseded()
 	}
 }

@@ -1,16 +1,14 @@
 package gateway
 
 import (
-	"encoding/json"
-	"errors"
-	"math/rand/v2"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
-	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/gateway/ticket"
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -20,28 +18,34 @@ const (
 	pathConnect = "/v1/connect"
 )
 
-// decide answers a whole request; it runs on the pool. Refusals come before token,
-// store or bus are touched.
-func (e *Edge) decide(v *visitor, head, rest []byte) {
-	r, err := wsframe.ParseRequest(head)
-	if err != nil {
-		e.metrics.refused(refusedRequest)
-		e.door.say(v, errorResponse(err))
-		return
-	}
-	switch {
-	case strings.HasSuffix(r.Path, pathConnect):
-		e.door.say(v, e.connectAdvice(r))
-	case !strings.HasSuffix(r.Path, pathWS):
-		e.metrics.refused(refusedRequest)
-		e.door.say(v, errorResponse(&wsframe.HTTPError{Status: 404, Reason: "there is " + pathWS + " and " + pathConnect}))
-	default:
-		e.upgrade(v, r, rest)
-	}
+// application is what a visitor wants, as the pool read it.
+type application struct {
+	token    uint64 // of the visitor
+	response []byte // all there is to say; nil: it wants to be a conn
+	refused  bool   // response says that the request is not good
+
+	request  *wsframe.Request
+	rest     []byte // read behind the request
+	protocol string // selected
+	arrival  admission.Arrival
+	ticket   *ticket.Ticket // gives an identity; nil: none
 }
 
-// upgrade makes a conn of a visitor, or says why not.
-func (e *Edge) upgrade(v *visitor, r *wsframe.Request, rest []byte) {
+// readRequest is what the pool does with a whole request. It touches no socket, token,
+// store or bus; a ticket costs it under a microsecond.
+func (e *Edge) readRequest(token uint64, head, rest []byte) *application {
+	bad := func(err error) *application {
+		return &application{token: token, response: errorResponse(err), refused: true}
+	}
+	r, err := wsframe.ParseRequest(head)
+	switch {
+	case err != nil:
+		return bad(err)
+	case strings.HasSuffix(r.Path, pathConnect):
+		return &application{token: token, response: e.connectAdvice(r)}
+	case !strings.HasSuffix(r.Path, pathWS):
+		return bad(&wsframe.HTTPError{Status: 404, Reason: "there is " + pathWS + " and " + pathConnect})
+	}
 	protocol, known, err := subprotocol(r)
 	if err == nil {
 		err = r.CheckUpgrade()
@@ -50,24 +54,73 @@ func (e *Edge) upgrade(v *visitor, r *wsframe.Request, rest []byte) {
 		err = &wsframe.HTTPError{Status: 403, Reason: "this origin is not allowed"}
 	}
 	if err != nil {
-		e.metrics.refused(refusedRequest)
-		e.door.say(v, errorResponse(err))
-		return
+		return bad(err)
 	}
-	if e.draining.Load() || !e.admit() {
-		e.metrics.refused(refusedBusy)
-		e.door.say(v, e.busy(r, protocol, known))
-		return
+	a := &application{token: token, request: r, rest: rest, protocol: protocol}
+	a.arrival = admission.Arrival{Lane: admission.LaneFresh, Obeys: known}
+	e.readTickets(a)
+	return a
+}
+
+// maxTickets bounds the tickets that are opened for one request: a pass and one that
+// stands for an identity.
+const maxTickets = 2
+
+// readTickets opens what was offered beside the subprotocol: it decides the lane. A
+// ticket that is not good counts as none.
+func (e *Edge) readTickets(a *application) {
+	n, now := 0, time.Now()
+	for p := range a.request.Protocols() {
+		text, ok := strings.CutPrefix(p, wire.TicketPrefix)
+		if !ok {
+			continue
+		}
+		if n++; n > maxTickets {
+			return
+		}
+		t, err := e.openTicket(text, now)
+		if err == nil && !(t.HasIdentity && e.revoked(t.User, t.TokenID, t.TokenIssued)) {
+			e.useTicket(a, t)
+		}
 	}
-	response := wsframe.AppendAccept(make([]byte, 0, 256), r, protocol)
-	if n, err := v.sock.Write(response); err != nil || n < len(response) {
-		e.released()
-		v.sock.Close()
-		return
+}
+
+func (e *Edge) useTicket(a *application, t *ticket.Ticket) {
+	switch t.Kind {
+	case ticket.Pass:
+		if t.Lane == uint8(admission.LaneResume) && a.arrival.Lane == admission.LaneFresh {
+			a.arrival.Lane = admission.LaneResume
+		}
+		if e.sameRegion(t.Edge) {
+			a.arrival.Pass = &admission.Pass{Nonce: t.Nonce, Slot: t.SlotFrom}
+		}
+	case ticket.Moved:
+		a.arrival.Lane = admission.LaneResume
+		if t.Target == "" || t.Target == e.cfg.ID { // a target is advice: elsewhere it is a resume
+			a.arrival.Lane = admission.LaneMoved
+			a.arrival.Move = &admission.Move{Operation: t.Operation, Edge: t.Edge, Until: t.SlotUntil, Anywhere: t.Target == ""}
+		}
+	case ticket.Resume:
+		if a.arrival.Lane == admission.LaneFresh {
+			a.arrival.Lane = admission.LaneResume
+		}
 	}
-	e.metrics.admitted.Inc()
-	e.series.add(countFresh)
-	e.nextLoop().inbox.post(&adopted{sock: v.sock, rest: rest})
+	if t.HasIdentity && (a.ticket == nil || t.Kind != ticket.Pass) {
+		a.ticket = t
+	}
+}
+
+// sameRegion says whether an edge is of this one's region, as far as is known.
+func (e *Edge) sameRegion(edge string) bool {
+	if edge == e.cfg.ID {
+		return true
+	}
+	for _, m := range e.members.Snapshot().Members() {
+		if m.Role == gatewayv1.Role_ROLE_EDGE && m.Id == edge {
+			return m.Region == e.cfg.Region
+		}
+	}
+	return true // it has left
 }
 
 // subprotocol selects what is spoken; none offered: JSON. known says that the
@@ -108,108 +161,4 @@ func (e *Edge) originAllowed(r *wsframe.Request) bool {
 		}
 	}
 	return false
-}
-
-// retryAfter spreads those who cannot be given a slot.
-func (e *Edge) retryAfter() time.Duration {
-	const most = 30 * time.Second
-	return most/2 + rand.N(most/2)
-}
-
-// busy refuses for load, in one write: who speaks our protocol gets 101, `busy` and
-// a close, anybody else 503.
-func (e *Edge) busy(r *wsframe.Request, protocol string, known bool) []byte {
-	after := e.retryAfter()
-	if !known {
-		return e.plainBusy(after)
-	}
-	b := wsframe.AppendAccept(nil, r, protocol)
-	frame := wire.AppendServer(nil, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{Busy: &clientv1.Busy{
-		RetryAfterMs: uint32(after.Milliseconds()), Scope: "node",
-	}}})
-	b = wsframe.AppendFrame(b, wsframe.Text, frame)
-	return wsframe.AppendClose(b, uint16(wire.CloseBusy), wire.CloseBusy.Name())
-}
-
-func (e *Edge) plainBusy(after time.Duration) []byte {
-	body, _ := json.Marshal(map[string]any{"code": "busy", "retry_after_ms": after.Milliseconds()})
-	return wsframe.AppendResponse(nil, wsframe.Response{
-		Status: 503, Body: body,
-		Header: []string{"Content-Type", "application/json", "Retry-After", strconv.Itoa(int((after + time.Second - 1) / time.Second))},
-	})
-}
-
-func errorResponse(err error) []byte {
-	var bad *wsframe.HTTPError
-	if !errors.As(err, &bad) {
-		bad = &wsframe.HTTPError{Status: 400, Reason: "the request is not good"}
-	}
-	return wsframe.AppendError(nil, bad)
-}
-
-// connectAdvice answers GET /v1/connect: where to go and when, for clients that
-// cannot read a refused handshake. 200 also when it says wait.
-func (e *Edge) connectAdvice(r *wsframe.Request) []byte {
-	if !e.originAllowed(r) {
-		return errorResponse(&wsframe.HTTPError{Status: 403, Reason: "this origin is not allowed"})
-	}
-	header := []string{"Cache-Control", "no-store", "Vary", "Origin"}
-	if origin := r.Get("Origin"); origin != "" {
-		header = append(header, "Access-Control-Allow-Origin", origin)
-	}
-	switch r.Method {
-	case "GET":
-	case "OPTIONS":
-		header = append(header, "Access-Control-Allow-Methods", "GET")
-		return wsframe.AppendResponse(nil, wsframe.Response{Status: 204, Header: header})
-	default:
-		return errorResponse(&wsframe.HTTPError{Status: 405, Reason: "GET only"})
-	}
-	var advice struct {
-		URL     string `json:"url,omitempty"`
-		AfterMS int64  `json:"after_ms"`
-	}
-	advice.URL = e.otherEdge()
-	if advice.URL == "" && e.full() {
-		advice.AfterMS = e.retryAfter().Milliseconds()
-	}
-	body, _ := json.Marshal(advice)
-	header = append(header, "Content-Type", "application/json")
-	return wsframe.AppendResponse(nil, wsframe.Response{Status: 200, Header: header, Body: body})
-}
-
-// otherEdge draws an edge with an address and headroom, weighted by headroom; "":
-// there is none.
-func (e *Edge) otherEdge() string {
-	figures := e.members.Figures()
-	total := uint64(0)
-	type candidate struct {
-		url      string
-		headroom uint64
-	}
-	var candidates []candidate
-	for _, m := range e.members.Snapshot().Edges() {
-		if m.Address == "" || m.Region != e.cfg.Region {
-			continue
-		}
-		headroom := m.Capacity
-		if f := figures[keyOf(m)]; f != nil {
-			headroom -= min(headroom, f.Conns)
-		}
-		if headroom > 0 {
-			candidates = append(candidates, candidate{m.Address, headroom})
-			total += headroom
-		}
-	}
-	if total == 0 {
-		return ""
-	}
-	at := rand.Uint64N(total)
-	for _, c := range candidates {
-		if at < c.headroom {
-			return c.url
-		}
-		at -= c.headroom
-	}
-	return ""
 }

@@ -184,6 +184,7 @@ func (g *Gate) Arrive(a Arrival, conns int, now time.Time) Decision {
 		if !g.settings.Off {
 			l.bucket.take()
 		}
+		g.grants.came(w.grant)
 		return Decision{ID: a.ID, Verdict: Admit, Lane: w.lane}
 	}
 	if !g.canWait(l, w, now) {
@@ -320,6 +321,7 @@ func (g *Gate) serve(l *lane, w *waiter, conns int, now time.Time) (Decision, bo
 		return g.elsewhere(w.arrival, w.lane, CauseDraining), true
 	case g.hasRoom(w, conns, now) && l.bucket.ready(now):
 		l.bucket.take()
+		g.grants.came(w.grant)
 		return Decision{ID: w.arrival.ID, Verdict: Admit, Lane: w.lane}, true
 	case now.Before(w.deadline):
 		return Decision{}, false

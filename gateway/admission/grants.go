@@ -62,7 +62,8 @@ type grant struct {
 	confirmed bool
 	movable   int
 	unmovable int
-	used      int // movable ones admitted, or waiting with a reservation
+	used      int // movable ones admitted
+	reserved  int // movable ones in the waiting room; used + reserved <= movable
 	expires   time.Time
 	from      time.Time // unmovable ones come evenly in [from, until]
 	until     time.Time
@@ -259,7 +260,7 @@ func (s *Grants) Confirm(c *gatewayv1.GrantConfirm, now time.Time) *gatewayv1.Gr
 	if g == nil {
 		return &gatewayv1.GrantConfirmed{Held: c.Movable+c.Unmovable == 0}
 	}
-	g.movable = max(min(int(c.Movable), g.movable), g.used)
+	g.movable = max(min(int(c.Movable), g.movable), g.used+g.reserved)
 	g.unmovable = min(int(c.Unmovable), g.unmovable)
 	if g.movable+g.unmovable == 0 {
 		s.drop(g)
@@ -280,7 +281,7 @@ func (s *Grants) take(m *Move, now time.Time) *grant {
 	s.expire(now)
 	var of *grant
 	for _, g := range s.order {
-		if !g.confirmed || g.used >= g.movable || g.key.operation != m.Operation {
+		if !g.confirmed || g.used+g.reserved >= g.movable || g.key.operation != m.Operation {
 			continue
 		}
 		if g.key.edge == m.Edge {
@@ -292,7 +293,7 @@ func (s *Grants) take(m *Move, now time.Time) *grant {
 		}
 	}
 	if of != nil {
-		of.used++
+		of.reserved++
 	}
 	return of
 }
@@ -300,7 +301,15 @@ func (s *Grants) take(m *Move, now time.Time) *grant {
 // giveBack undoes take: the client hung up before it was admitted.
 func (s *Grants) giveBack(g *grant) {
 	if g != nil {
-		g.used--
+		g.reserved--
+	}
+}
+
+// came turns a reservation into a client that is here.
+func (s *Grants) came(g *grant) {
+	if g != nil {
+		g.reserved--
+		g.used++
 	}
 }
 

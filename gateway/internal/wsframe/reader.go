@@ -70,6 +70,9 @@ type partial struct {
 // NewReader returns a Reader bounded by limits, which it keeps.
 func NewReader(limits *Limits) Reader { return Reader{limits: limits} }
 
+// MaxFrameBytes is the bound of one frame.
+func (r *Reader) MaxFrameBytes() int { return r.limits.MaxFrameBytes }
+
 // Between reports whether the reader is between two messages and holds nothing.
 func (r *Reader) Between() bool { return r.part == nil }
 

@@ -1,0 +1,98 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/spillway-io/spillway/gateway/admission"
+	"github.com/spillway-io/spillway/gateway/auth"
+	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/ticket"
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// How far a refusal reaches, as clients are told.
+const (
+	scopeNode   = "node"   // another edge may have room
+	scopeRegion = "region" // a slot is good at any edge of the region
+)
+
+// busy refuses for load, in one write: who speaks our protocol gets 101, `busy` and
+// a close, anybody else 503.
+func (e *Edge) busy(a *application, d admission.Decision) []byte {
+	if !a.arrival.Obeys {
+		return e.plainBusy(d.After)
+	}
+	m := &clientv1.Busy{RetryAfterMs: uint32(d.After.Milliseconds()), Scope: scopeNode}
+	switch {
+	case !d.Slot.IsZero():
+		m.Scope, m.Ticket = scopeRegion, e.pass(a, d)
+	case d.Elsewhere:
+		m.Url = e.drawEdge(e.cfg.ID)
+	}
+	b := wsframe.AppendAccept(nil, a.request, a.protocol)
+	frame := wire.AppendServer(nil, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{Busy: m}})
+	b = wsframe.AppendFrame(b, wsframe.Text, frame)
+	return wsframe.AppendClose(b, uint16(wire.CloseBusy), wire.CloseBusy.Name())
+}
+
+// afterPass is how long a dead pass can still be opened: a client that is late should
+// not lose the identity in it to a clock.
+const afterPass = time.Minute
+
+// pass mints the ticket for the slot of a refusal, with the identity that the client
+// showed. "": there is no key; the slot is told all the same.
+func (e *Edge) pass(a *application, d admission.Decision) string {
+	if e.tickets == nil {
+		return ""
+	}
+	t := ticket.Ticket{
+		Kind: ticket.Pass, Edge: e.cfg.ID, Lane: uint8(d.Lane), Nonce: rand.Uint64(),
+		SlotFrom: d.Slot, SlotUntil: d.Slot.Add(admission.PassLife), Expires: d.Slot.Add(admission.PassLife + afterPass),
+	}
+	if d.Cause == admission.CauseEarly {
+		t.Nonce = a.arrival.Pass.Nonce // the same one
+	}
+	var claims *auth.Claims
+	if a != nil && a.ticket != nil {
+		if known, err := a.ticket.Claims(); err == nil {
+			claims = known
+			t.HasSession, t.Session = a.ticket.HasSession, a.ticket.Session
+		}
+	}
+	text, err := e.tickets.Seal(t, claims, time.Now())
+	if err != nil {
+		e.metrics.ticket(ticketNotMinted)
+		return ""
+	}
+	e.metrics.ticket(ticketMinted)
+	return text
+}
+
+// retryAfter spreads those who cannot be given a slot.
+func (e *Edge) retryAfter() time.Duration {
+	return admission.Horizon/2 + rand.N(admission.Horizon/2)
+}
+
+func (e *Edge) plainBusy(after time.Duration) []byte {
+	body, _ := json.Marshal(map[string]any{"code": "busy", "retry_after_ms": after.Milliseconds()})
+	return wsframe.AppendResponse(nil, wsframe.Response{
+		Status: 503, Body: body,
+		Header: []string{
+			"Content-Type", "application/json", "Cache-Control", "no-store",
+			"Retry-After", strconv.Itoa(int((after + time.Second - 1) / time.Second)),
+		},
+	})
+}
+
+func errorResponse(err error) []byte {
+	var bad *wsframe.HTTPError
+	if !errors.As(err, &bad) {
+		bad = &wsframe.HTTPError{Status: 400, Reason: "the request is not good"}
+	}
+	return wsframe.AppendError(nil, bad)
+}
