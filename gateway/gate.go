@@ -46,7 +46,7 @@ func descriptorRoom(handshakes int) int {
 		return math.MaxInt
 	}
 	most := int(min(limit.Cur, math.MaxInt32))
-	return max(most-min(handshakes, most/4)-reserved-others, 1)
+	return max(most-min(handshakes, most/8)-reserved-others, 1)
 }
 
 func (g *gate) capacity(s Settings) admission.Capacity {

@@ -59,7 +59,7 @@ func (s Settings) Validate() error {
 		{"limits.refusals_per_second", int64(s.RefusalsPerSecond)},
 		{"heartbeat.pong_timeout", int64(s.PongTimeout)},
 		{"drain.deadline", int64(s.DrainDeadline)},
-		{"reload_per_second", int64(s.ReloadPerSecond)},
+		{"limits.reloads_per_second", int64(s.ReloadPerSecond)},
 	} {
 		if p.value <= 0 {
 			bad(p.field, p.value, "must be positive")

@@ -33,6 +33,7 @@ func newModel(t *testing.T, seed uint64, edges, sessions int) *model {
 		e := &Edge{metrics: newMetrics(nil), talk: new(party), born: time.Now().Add(-time.Hour), series: newSeries(time.Now())}
 		e.cfg = Default()
 		e.cfg.ID = fmt.Sprint("edge-", i)
+		e.hot.Store(newHot(e.cfg.Settings, e.cfg.MaxFragments))
 		for id := range 2 {
 			l := &loop{id: id, edge: e, now: time.Now()}
 			l.inbox.wake = func() {}

@@ -130,7 +130,7 @@ func (b *bench) start(ctx context.Context) error {
 	shared := fmt.Sprintf("log_level: warn\nnats: {urls: [\"nats://127.0.0.1:%d\"]}\netcd: {endpoints: [\"http://127.0.0.1:%d\"]}\n", ports[0], ports[1])
 	router := fmt.Sprintf("id: router-1\nlisten: 127.0.0.1:%d\nops_listen: 127.0.0.1:%d\nstore: {sqlite: %q}\nnamespaces: {bench: {subscribe: everyone}}\n",
 		ports[2], ports[3], filepath.Join(b.dir, "history.db"))
-	gateway := fmt.Sprintf("id: edge-1\nlisten: 127.0.0.1:%d\nops_listen: 127.0.0.1:%d\nauth: {anonymous: true}\nlimits: {max_conns: 19900, margin: 100}\n", ports[4], ports[5])
+	gateway := fmt.Sprintf("id: edge-1\nlisten: 127.0.0.1:%d\nops_listen: 127.0.0.1:%d\nauth: {anonymous: true}\nlimits: {max_conns: 19900, margin: 100}\nadmission: {fresh_per_second: 20000, fresh_burst: 20000, adaptive: false}\n", ports[4], ports[5])
 	files := map[string]string{"router": shared + router, "gateway": shared + gateway}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(b.dir, name+".yaml"), []byte(text), 0o600); err != nil {

@@ -3,7 +3,7 @@
 //
 // The mains call LoadGateway and LoadRouter once, before anything runs; whoever
 // builds a node turns the result into gateway.Config or router.Config. It
-// calls koanf. No goroutine, no state; files are read once.
+// calls koanf. No goroutine, no state.
 //
 // Order: defaults < file < environment (SPILLWAY_LIMITS__MAX_CONNS is
 // limits.max_conns; lists by commas) < flags. A key that nobody knows is an error
@@ -15,7 +15,8 @@
 // Secrets stand in files that a key names (…_file), or, for connection strings, in
 // the file or the environment; never in flags.
 //
-// Some keys are accepted and not acted on yet: see GatewayFile and RouterFile.
+// Some keys are accepted and not acted on yet: see GatewayFile and RouterFile. The hot
+// ones of an edge can be laid over its file again and again: see WithSettings.
 //
-// Left out on purpose: reloading.
+// Left out on purpose: when to reload, and who hears of it (cmd/internal/edgenode).
 package config

@@ -5,19 +5,21 @@ import (
 	"time"
 )
 
-// GatewayFile is gateway.yaml. Accepted and not acted on in this version: admission,
-// trusted_proxies, drain.notice. Refused, since ignoring it would not be safe: tls
-// (put something that ends TLS in front).
+// GatewayFile is gateway.yaml. Groups marked "hot" can change while an edge runs: on
+// SIGHUP, and by the cluster's settings in etcd, which stand above the file. Accepted
+// and not acted on in this version: trusted_proxies. Refused, since ignoring it would
+// not be safe: tls (put something that ends TLS in front).
 type GatewayFile struct {
 	Node
 	Listen       string `yaml:"listen"`        // host:port of the public listener; default 127.0.0.1:8400
 	AdvertiseURL string `yaml:"advertise_url"` // the edge's own WebSocket URL; default none: it is behind a balancer
 
 	Auth           Auth      `yaml:"auth"`
-	Limits         Limits    `yaml:"limits"`
-	Admission      Admission `yaml:"admission"`
-	Drain          Drain     `yaml:"drain"`
-	Origins        []string  `yaml:"origins"` // hosts of pages that may connect, besides the own; "*": any
+	Limits         Limits    `yaml:"limits"`    // hot but for send_queue_bytes
+	Admission      Admission `yaml:"admission"` // hot
+	Heartbeat      Heartbeat `yaml:"heartbeat"` // hot
+	Drain          Drain     `yaml:"drain"`     // hot
+	Origins        []string  `yaml:"origins"`   // hosts of pages that may connect, besides the own; "*": any
 	TLS            ServerTLS `yaml:"tls"`
 	TrustedProxies []string  `yaml:"trusted_proxies"` // addresses whose X-Forwarded-For is believed
 }
@@ -34,39 +36,59 @@ type Auth struct {
 
 // Limits bound what one edge holds.
 type Limits struct {
-	MaxConns         int `yaml:"max_conns"`         // default 20,000
-	Margin           int `yaml:"margin"`            // of them, kept free of fresh clients; default 500
-	MaxSubscriptions int `yaml:"max_subscriptions"` // of one connection; default 1,000
-	MaxFrameBytes    int `yaml:"max_frame_bytes"`   // of one client message; default 65,536
-	SendQueueBytes   int `yaml:"send_queue_bytes"`  // queued for one connection; default 262,144
+	MaxConns          int `yaml:"max_conns"`           // default 20,000; fewer if descriptors do not allow them
+	Margin            int `yaml:"margin"`              // of them, kept free of fresh clients; default 500
+	MaxSubscriptions  int `yaml:"max_subscriptions"`   // of one connection; default 1,000
+	MaxFrameBytes     int `yaml:"max_frame_bytes"`     // of one client message; default 65,536
+	SendQueueBytes    int `yaml:"send_queue_bytes"`    // queued for one connection; default 262,144. Not hot
+	RefusalsPerSecond int `yaml:"refusals_per_second"` // that say when to come back; past it resets; default 2,000
+	ReloadsPerSecond  int `yaml:"reloads_per_second"`  // state reloads of clients, cluster-wide; default 200
 }
 
-// Admission paces arrivals. Not acted on in this version.
+// Admission paces arrivals. Rates are those of one edge.
 type Admission struct {
-	FreshPerSecond  int           `yaml:"fresh_per_second"`  // default 100
-	FreshBurst      int           `yaml:"fresh_burst"`       // default 200
-	ResumePerSecond int           `yaml:"resume_per_second"` // default 300
-	MovedPerSecond  int           `yaml:"moved_per_second"`  // default 500
-	Wait            time.Duration `yaml:"wait"`              // longest wait for a turn; default 3s
-	Adaptive        bool          `yaml:"adaptive"`          // default true
+	Enabled               bool          `yaml:"enabled"`                  // false: whoever there is room for; default true
+	FreshPerSecond        int           `yaml:"fresh_per_second"`         // clients without a ticket; default 100
+	FreshBurst            int           `yaml:"fresh_burst"`              // of them at once; default 200
+	ResumePerSecond       int           `yaml:"resume_per_second"`        // clients with a ticket; default 300
+	ResumeBurst           int           `yaml:"resume_burst"`             // of them at once; default 30
+	MovedPerSecond        int           `yaml:"moved_per_second"`         // most that leaving edges are granted; default 500
+	RegionFreshPerSecond  int           `yaml:"region_fresh_per_second"`  // of all edges of the region; default 0: no such bound
+	RegionResumePerSecond int           `yaml:"region_resume_per_second"` // the same for resumes; default 0
+	Wait                  time.Duration `yaml:"wait"`                     // longest wait for a turn; default 3s
+	MaxWaiting            int           `yaml:"max_waiting"`              // clients that wait at once; default 4,096
+	Adaptive              bool          `yaml:"adaptive"`                 // lower fresh and resume under load; default true
+	CriticalReserve       int           `yaml:"critical_reserve"`         // room kept for moved critical clients; default 100
+	ForeignPercent        int           `yaml:"foreign_percent"`          // of the room, for another region's clients; default 80
+}
+
+// Heartbeat is how silent clients are found.
+type Heartbeat struct {
+	PingInterval time.Duration `yaml:"ping_interval"` // told to clients; default 30s
+	PongTimeout  time.Duration `yaml:"pong_timeout"`  // told to clients; default 10s
 }
 
 // Drain is how an edge leaves.
 type Drain struct {
 	Deadline time.Duration `yaml:"deadline"` // from the signal to the last close; default 25s
-	Notice   time.Duration `yaml:"notice"`   // wait for balancers first; default 0s. Not acted on in this version
+	Notice   time.Duration `yaml:"notice"`   // of it, wait for balancers first; default 0s
 }
 
 // DefaultGateway works on one machine beside `spillway infra`, once auth is set.
 func DefaultGateway() GatewayFile {
 	return GatewayFile{
 		Node: defaultNode("127.0.0.1:8500"), Listen: "127.0.0.1:8400",
-		Auth:   Auth{MaxTTL: 24 * time.Hour, JWKSRefresh: 5 * time.Minute},
-		Limits: Limits{MaxConns: 20_000, Margin: 500, MaxSubscriptions: 1_000, MaxFrameBytes: 64 << 10, SendQueueBytes: 256 << 10},
-		Admission: Admission{
-			FreshPerSecond: 100, FreshBurst: 200, ResumePerSecond: 300, MovedPerSecond: 500, Wait: 3 * time.Second, Adaptive: true,
+		Auth: Auth{MaxTTL: 24 * time.Hour, JWKSRefresh: 5 * time.Minute},
+		Limits: Limits{
+			MaxConns: 20_000, Margin: 500, MaxSubscriptions: 1_000, MaxFrameBytes: 64 << 10, SendQueueBytes: 256 << 10,
+			RefusalsPerSecond: 2_000, ReloadsPerSecond: 200,
 		},
-		Drain: Drain{Deadline: 25 * time.Second},
+		Admission: Admission{
+			Enabled: true, FreshPerSecond: 100, FreshBurst: 200, ResumePerSecond: 300, ResumeBurst: 30, MovedPerSecond: 500,
+			Wait: 3 * time.Second, MaxWaiting: 4_096, Adaptive: true, CriticalReserve: 100, ForeignPercent: 80,
+		},
+		Heartbeat: Heartbeat{PingInterval: 30 * time.Second, PongTimeout: 10 * time.Second},
+		Drain:     Drain{Deadline: 25 * time.Second},
 	}
 }
 
@@ -90,24 +112,7 @@ func (f *GatewayFile) Validate() error {
 	if f.TLS != (ServerTLS{}) {
 		c.bad("tls", f.TLS.CertFile, "this version does not end TLS at the edge: put a proxy or balancer in front")
 	}
-	a := f.Admission
-	for _, p := range []struct {
-		field string
-		value int
-	}{
-		{"admission.fresh_per_second", a.FreshPerSecond}, {"admission.fresh_burst", a.FreshBurst},
-		{"admission.resume_per_second", a.ResumePerSecond}, {"admission.moved_per_second", a.MovedPerSecond},
-	} {
-		if p.value <= 0 {
-			c.bad(p.field, p.value, "must be above 0")
-		}
-	}
-	if a.Wait < 0 {
-		c.bad("admission.wait", a.Wait, "must not be negative")
-	}
-	if f.Drain.Notice < 0 || f.Drain.Notice >= f.Drain.Deadline {
-		c.bad("drain.notice", f.Drain.Notice, "must be shorter than drain.deadline, which includes it")
-	}
+	c.hot(f)
 	return c.err()
 }
 

@@ -29,11 +29,22 @@ func gatewayConfig(f *config.GatewayFile) gateway.Config {
 	gc := gateway.Default()
 	gc.ID, gc.Region, gc.Listen, gc.AdvertiseURL, gc.Version = f.ID, f.Region, f.Listen, f.AdvertiseURL, run.Version()
 	gc.Anonymous, gc.Origins = f.Auth.Anonymous, f.Origins
-	gc.MaxConns, gc.Margin, gc.MaxSubscriptions = f.Limits.MaxConns, f.Limits.Margin, f.Limits.MaxSubscriptions
-	gc.MaxFrameBytes, gc.SendQueueBytes = f.Limits.MaxFrameBytes, f.Limits.SendQueueBytes
-	gc.DrainDeadline = f.Drain.Deadline
+	gc.SendQueueBytes = f.Limits.SendQueueBytes
+	gc.Settings = settings(f)
 	gc.CloseWait = min(gc.CloseWait, max(f.Drain.Deadline/5, 100*time.Millisecond)) // a part of the deadline
 	return gc
+}
+
+// settings are what can change while the edge runs.
+func settings(f *config.GatewayFile) gateway.Settings {
+	return gateway.Settings{
+		Admission: f.AdmissionSettings(),
+		MaxConns:  f.Limits.MaxConns, Margin: f.Limits.Margin,
+		MaxSubscriptions: f.Limits.MaxSubscriptions, MaxFrameBytes: f.Limits.MaxFrameBytes,
+		RefusalsPerSecond: f.Limits.RefusalsPerSecond, ReloadPerSecond: f.Limits.ReloadsPerSecond,
+		PingInterval: f.Heartbeat.PingInterval, PongTimeout: f.Heartbeat.PongTimeout,
+		DrainDeadline: f.Drain.Deadline, DrainNotice: f.Drain.Notice,
+	}
 }
 
 // newVerifier is nil where only anonymous clients come. Errors begin with the key.

@@ -1,0 +1,136 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/knadh/koanf/parsers/yaml"
+
+	"github.com/spillway-io/spillway/gateway/admission"
+)
+
+// hotKeys can change while an edge runs; a group stands for all its keys.
+var hotKeys = []string{
+	"admission", "heartbeat", "drain",
+	"limits.max_conns", "limits.margin", "limits.max_subscriptions", "limits.max_frame_bytes",
+	"limits.refusals_per_second", "limits.reloads_per_second",
+}
+
+// settingsSource is how problems of the cluster's settings are named.
+const settingsSource = "settings"
+
+// CheckSettings says everything that is wrong with settings for all edges (YAML with
+// hot keys of gateway.yaml), over the defaults. It does not know the edges' files: one
+// whose own values do not go together with them refuses them all the same.
+func CheckSettings(text string) error {
+	f := DefaultGateway()
+	_, err := f.WithSettings(text)
+	return err
+}
+
+// WithSettings is the file with the cluster's settings above it. All problems are
+// reported at once, in an *Error; the file itself is never changed.
+func (f *GatewayFile) WithSettings(text string) (*GatewayFile, error) {
+	raw, err := yaml.Parser().Unmarshal([]byte(text))
+	if err != nil {
+		return nil, &Error{[]Problem{{Where: settingsSource, Text: strings.Join(strings.Fields(err.Error()), " ")}}}
+	}
+	report := &Error{}
+	add := func(key, text string) {
+		if !report.has(key) {
+			report.Problems = append(report.Problems, Problem{Where: settingsSource, Key: key, Text: text})
+		}
+	}
+	with := *f // hot keys are plain values: nothing is shared
+	for _, wrong := range decode(raw, &with) {
+		add(wrong.key, wrong.text)
+	}
+	for _, key := range leaves("", raw) {
+		if !hot(key) {
+			add(key, "cannot change while an edge runs")
+		}
+	}
+	var c checks
+	c.hot(&with)
+	for _, err := range lines(c.err()) {
+		key, text, _ := strings.Cut(err.Error(), ": ")
+		add(key, text)
+	}
+	if len(report.Problems) > 0 {
+		return nil, report
+	}
+	return &with, nil
+}
+
+// leaves are the keys that hold values.
+func leaves(prefix string, raw map[string]any) []string {
+	var keys []string
+	for name, value := range raw {
+		if group, ok := value.(map[string]any); ok {
+			keys = append(keys, leaves(prefix+name+".", group)...)
+		} else {
+			keys = append(keys, prefix+name)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func hot(key string) bool {
+	return slices.ContainsFunc(hotKeys, func(h string) bool { return key == h || strings.HasPrefix(key, h+".") })
+}
+
+// Cold is the file without what can change while an edge runs: two files with equal
+// cold parts differ in nothing that needs a restart.
+func (f *GatewayFile) Cold() GatewayFile {
+	cold := *f
+	cold.Admission, cold.Heartbeat, cold.Drain = Admission{}, Heartbeat{}, Drain{}
+	cold.Limits = Limits{SendQueueBytes: f.Limits.SendQueueBytes}
+	return cold
+}
+
+// AdmissionSettings are the admission keys as the edge takes them.
+func (f *GatewayFile) AdmissionSettings() admission.Settings {
+	a := &f.Admission
+	return admission.Settings{
+		Off: !a.Enabled, FreshPerSecond: a.FreshPerSecond, FreshBurst: a.FreshBurst,
+		ResumePerSecond: a.ResumePerSecond, ResumeBurst: a.ResumeBurst, MovedPerSecond: a.MovedPerSecond,
+		RegionFreshPerSecond: a.RegionFreshPerSecond, RegionResumePerSecond: a.RegionResumePerSecond,
+		Wait: a.Wait, MaxWaiting: a.MaxWaiting, Adaptive: a.Adaptive,
+		CriticalReserve: a.CriticalReserve, ForeignPercent: a.ForeignPercent,
+	}
+}
+
+// hot checks what can change while an edge runs.
+func (c *checks) hot(f *GatewayFile) {
+	for _, err := range lines(f.AdmissionSettings().Validate()) {
+		c.errs = append(c.errs, err)
+	}
+	l := &f.Limits
+	if l.Margin < 0 || l.MaxConns <= l.Margin {
+		c.bad("limits.max_conns", l.MaxConns, fmt.Sprintf("must be more than limits.margin (%d)", l.Margin))
+	}
+	if l.MaxFrameBytes < 1<<10 || l.MaxFrameBytes > 1<<20 {
+		c.bad("limits.max_frame_bytes", l.MaxFrameBytes, "must be between 1 KiB and 1 MiB")
+	}
+	for _, p := range []struct {
+		field string
+		value int64
+	}{
+		{"limits.max_subscriptions", int64(l.MaxSubscriptions)}, {"limits.refusals_per_second", int64(l.RefusalsPerSecond)},
+		{"limits.reloads_per_second", int64(l.ReloadsPerSecond)}, {"heartbeat.pong_timeout", int64(f.Heartbeat.PongTimeout)},
+		{"drain.deadline", int64(f.Drain.Deadline)},
+	} {
+		if p.value <= 0 {
+			c.bad(p.field, p.value, "must be above 0")
+		}
+	}
+	if f.Heartbeat.PingInterval < 2*time.Second {
+		c.bad("heartbeat.ping_interval", f.Heartbeat.PingInterval, "must be at least 2s")
+	}
+	if f.Drain.Notice < 0 || f.Drain.Notice >= f.Drain.Deadline {
+		c.bad("drain.notice", f.Drain.Notice, "must be shorter than drain.deadline, which includes it")
+	}
+}
