@@ -5,10 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gobwas/ws"
+
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/proto/wire"
 )
 
 // A new edge that leaves at once is left when it has taken over.
@@ -197,5 +203,74 @@ func TestSilentHintsDoNotCostTheURL(t *testing.T) {
 			t.Errorf("%v", hosts)
 		}
 		go m.old.drain()
+	})
+}
+
+// serve is an edge that recovers whatever it is asked for, up to offset 1, until the
+// connection ends. It counts the channels.
+func (p *peer) serve(node string, known *atomic.Int32) {
+	entries := func(list []*clientv1.SubscriptionRequest) []string {
+		var out []string
+		for _, r := range list {
+			out = append(out, fmt.Sprintf(`{"channel":%q,"epoch":"e","offset":1,"recovered":true}`, r.Channel))
+		}
+		known.Add(int32(len(out)))
+		return out
+	}
+	for {
+		f, err := p.readFrame()
+		if err != nil {
+			return
+		}
+		if f = ws.UnmaskFrame(f); f.Header.OpCode != ws.OpText {
+			p.nc.Close()
+			return
+		}
+		c, _ := wire.DecodeClient(f.Payload)
+		switch {
+		case c.GetConnect() != nil:
+			p.answerHello(c.Id, node, "ticket", entries(c.GetConnect().Subscriptions)...)
+		case c.GetSubscribe() != nil:
+			p.send(c.Id, `{"type":"subscribed","id":$,"subscriptions":[`+strings.Join(entries(c.GetSubscribe().Subscriptions), ",")+`]}`)
+		case c.GetPing() != nil:
+			p.send(c.Id, `{"type":"pong","id":$}`)
+		}
+	}
+}
+
+// The old connection stays until the last of many channels is taken over, also those
+// that did not fit into connect.
+func TestMoveOfManyChannels(t *testing.T) {
+	scene(t, func(t *testing.T, s *server) {
+		const n = 3000
+		l := newLog()
+		lines := make(chan string, 2*n)
+		l.lines = lines
+		c := s.client()
+		defer c.Close()
+		for i := range n {
+			mustSubscribe(t, c, fmt.Sprintf("channel with a long name:%060d", i), l, Since("e", 1))
+		}
+		c.Start()
+		var before, after atomic.Int32
+		old, left := s.accept(), make(chan int32, 1)
+		go func() {
+			old.serve("edge-1", &before)
+			left <- after.Load()
+		}()
+		for range n {
+			l.expect(t, "subscribed e:1 recovered=true")
+		}
+		go old.send(0, goAnywhere)
+		p := s.accept()
+		go p.serve("edge-2", &after)
+		if got := <-left; got != n || before.Load() != n {
+			t.Errorf("%d channels at the old edge, %d at the new one when that was left", before.Load(), got)
+		}
+		synctest.Wait()
+		l.nothing(t)
+		if st := c.Stats(); st.Moves != 1 || st.Interruptions != 0 || c.Info().Node != "edge-2" {
+			t.Errorf("%+v", st)
+		}
 	})
 }
