@@ -402,3 +402,53 @@ func (p *party) Hear(ctx context.Context, _ string, heard func([]byte)) error {
 }
 
 var _ Talk = (*party)(nil)
+
+// What the door opened counts like a ticket in the frame, once; the frame's goes first.
+func TestATicketOfTheUpgradeCountsLikeOneInTheFrame(t *testing.T) {
+	w := newResuming(t, nil)
+	who := &auth.Claims{Subject: "ann", Expires: time.Now().Add(time.Hour)}
+	session := func(n byte) ticket.Ticket {
+		return ticket.Ticket{Kind: ticket.Resume, HasSession: true, Session: [16]byte{n}}
+	}
+	offered, err := w.edge.openTicket(w.seal("/spillway/test", session(1), who), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass, err := w.edge.openTicket(w.seal("/spillway/test", ticket.Ticket{Kind: ticket.Pass}, nil), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inFrame := w.seal("/spillway/test", session(2), who)
+	for name, x := range map[string]struct {
+		offered *ticket.Ticket
+		fields  string
+		want    string
+	}{
+		"the door's alone":                     {offered, ``, `{"type":"connected","resumed":true,"session":"` + sessionName([16]byte{1}) + `"}`},
+		"both":                                 {offered, fmt.Sprintf(`,"ticket":%q`, inFrame), `{"type":"connected","resumed":true,"session":"` + sessionName([16]byte{2}) + `"}`},
+		"the frame's is not good":              {offered, `,"ticket":"x"`, `{"type":"connected","resumed":true,"session":"` + sessionName([16]byte{1}) + `"}`},
+		"a pass at the door, one in the frame": {pass, fmt.Sprintf(`,"ticket":%q`, inFrame), `{"type":"connected","resumed":true,"session":"` + sessionName([16]byte{2}) + `"}`},
+		"a pass at the door alone":             {pass, ``, `{"type":"error","code":"unauthorized"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := w.dial()
+			c.t = t
+			eventually(t, "the conn is there", func() bool { return w.offer(x.offered) })
+			c.send(`{"type":"connect","id":1` + x.fields + `}`)
+			c.expect(x.want)
+		})
+	}
+}
+
+// offer gives the conn that has not said connect a ticket; false: there is none.
+func (w *world) offer(t *ticket.Ticket) (found bool) {
+	w.onLoops(func(l *loop) {
+		for _, c := range l.slots {
+			if c != nil && c.greeting == greetWaiting && c.refused == 0 && c.offered == nil {
+				c.offered = t
+				w.set(func() { found = true })
+			}
+		}
+	})
+	return found
+}
