@@ -83,6 +83,23 @@ func TestAKilledEdgeIsOneIncidentOnEveryRouter(t *testing.T) {
 	if len(lines) != 2 || json.Unmarshal([]byte(lines[1]), &incident) != nil || incident.Type != "incident" || incident.Causes[0].ID != edges[0].Name {
 		t.Errorf("the command prints %s", out)
 	}
+
+	// A router that comes new is told by the edges what happened before it came.
+	router := c.Routers()[1]
+	if err := router.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := router.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 60*time.Second, "the new router knows who came back", func() bool {
+		answer, err := routers["router-2"].GetArrivals(ctx, &routerv1.GetArrivalsRequest{})
+		back := uint32(0)
+		for _, w := range answer.GetWindows() {
+			back += w.Moved + w.Resumed + w.Fresh
+		}
+		return err == nil && back == clients // the dead edge takes its own arrivals with it
+	})
 }
 
 func conns(ctx context.Context, admin routerv1.AdminServiceClient, node string) uint64 {
