@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/admission"
@@ -99,11 +100,18 @@ func (e *Edge) Settings() Settings { return e.settings().Settings }
 // all. From any goroutine.
 func (e *Edge) Reload(s Settings) error {
 	if err := s.Validate(); err != nil {
-		e.metrics.reloads.WithLabelValues(reloadRefused).Inc()
+		e.RefusedReload(err)
 		return err
 	}
 	e.hot.Store(newHot(s, e.cfg.MaxFragments))
 	e.gate.set(s)
 	e.metrics.reloads.WithLabelValues(reloadDone).Inc()
 	return nil
+}
+
+// RefusedReload counts and logs settings that were refused before they were any: a
+// file that cannot be read, say. The old ones stay.
+func (e *Edge) RefusedReload(err error) {
+	e.metrics.reloads.WithLabelValues(reloadRefused).Inc()
+	e.log.Error("settings are refused, the old ones stay", "err", strings.ReplaceAll(err.Error(), "\n", "; "))
 }

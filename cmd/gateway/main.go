@@ -25,7 +25,8 @@ func gateway(ctx, abort context.Context) error {
 		return run.Usagef("%v (gateway --help lists what there is)", err)
 	}
 	// 2. File, environment and flags, checked as a whole: all problems at once.
-	file, err := edgenode.Load(flags.Source(os.Environ()))
+	read := func() (*config.GatewayFile, error) { return edgenode.Load(flags.Source(os.Environ())) }
+	file, err := read()
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,9 @@ func gateway(ctx, abort context.Context) error {
 	if err != nil {
 		return err
 	}
-	// 4. Serve until the first signal, then leave within drain.deadline; a second signal
+	// 4. SIGHUP reads the file again; what is wrong is refused whole.
+	node.ReadAgain(read)
+	// 5. Serve until the first signal, then leave within drain.deadline; a second signal
 	// ends that at once.
 	return node.Run(ctx, abort)
 }

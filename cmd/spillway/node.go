@@ -13,7 +13,8 @@ type gatewayCmd struct{ config.Flags }
 
 // Run is cmd/gateway.
 func (c *gatewayCmd) Run(e *env) error {
-	file, err := edgenode.Load(c.Source(os.Environ()))
+	read := func() (*config.GatewayFile, error) { return edgenode.Load(c.Source(os.Environ())) }
+	file, err := read()
 	if err != nil {
 		return err
 	}
@@ -25,6 +26,7 @@ func (c *gatewayCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	node.ReadAgain(read)
 	return node.Run(e.ctx, e.abort)
 }
 

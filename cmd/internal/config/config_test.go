@@ -273,3 +273,35 @@ func contains(all []string, want string) bool {
 	}
 	return false
 }
+
+func TestSettingsOfTheClusterAreHotKeysOnly(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                     "",
+		"admission: {fresh_per_second: 50}":    "",
+		"limits: {max_conns: 9000}":            "",
+		"limits: {send_queue_bytes: 9000}":     "limits.send_queue_bytes: cannot change while an edge runs",
+		"listen: 127.0.0.1:1":                  "listen: cannot change while an edge runs",
+		"admission: {fresh_per_seconds: 50}":   "admission.fresh_per_seconds: unknown key",
+		"admission: {fresh_per_second: 0}":     "admission.fresh_per_second: 0: must be above 0",
+		"admission: {wait: 3}":                 `admission.wait: 3: must be a duration with its unit, such as "3s" or "24h"`,
+		"drain: {deadline: 5s, notice: 6s}":    "drain.notice: 6s: must be shorter than drain.deadline, which includes it",
+		"limits: {max_conns: 10, margin: 500}": "limits.max_conns: 10: must be more than limits.margin (500)",
+		"heartbeat: {ping_interval: 1s}":       "heartbeat.ping_interval: 1s: must be at least 2s",
+	} {
+		err := CheckSettings(text)
+		if want == "" {
+			if err != nil {
+				t.Errorf("%q: %v", text, err)
+			}
+			continue
+		}
+		if got := problems(t, err); !contains(got, want) {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+	f := DefaultGateway()
+	with, err := f.WithSettings("admission: {enabled: false, wait: 1s}")
+	if err != nil || with.Admission.Enabled || with.Admission.Wait != time.Second || !f.Admission.Enabled || !reflect.DeepEqual(with.Cold(), f.Cold()) {
+		t.Errorf("%v: %+v over %+v", err, with, f)
+	}
+}

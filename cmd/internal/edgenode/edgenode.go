@@ -29,6 +29,9 @@ import (
 // afterDrain is what the edge gets beyond its drain deadline to end its parts.
 const afterDrain = 10 * time.Second
 
+// longestDrain is what a deadline may be changed to while the edge runs.
+const longestDrain = 15 * time.Minute
+
 // Node is one edge with all it needs.
 type Node struct {
 	cfg     *config.GatewayFile
@@ -36,6 +39,7 @@ type Node struct {
 	ops     *run.Ops
 	members *presence.Cluster
 	control *control.Control
+	reload  *reloader
 	group   *run.Group
 	undo    []func() // gives back what New took, last first
 }
@@ -135,8 +139,13 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.group.Add("membership", n.members.Run)
 	n.group.Add("talk on the bus", talk.Run)
 	n.group.Add("control", n.control.Run)
+	n.reload = &reloader{edge: n.edge, agreed: n.control, log: log, file: cfg}
+	n.group.Add("settings", n.reload.run)
 	return n, nil
 }
+
+// ReadAgain makes SIGHUP read the file again by calling read; before Run only.
+func (n *Node) ReadAgain(read func() (*config.GatewayFile, error)) { n.reload.read = read }
 
 // Addr is where clients connect.
 func (n *Node) Addr() string { return n.edge.Addr() }
@@ -157,7 +166,7 @@ func (n *Node) Advertise(url string) { n.members.SetAddress(url) }
 // Run works until ctx ends, then leaves in order; abort ends the leaving at once.
 func (n *Node) Run(ctx, abort context.Context) error {
 	defer n.Close()
-	n.group.Add("edge", func(ctx context.Context) error { return n.edge.Run(ctx, abort) }, n.cfg.Drain.Deadline+afterDrain)
+	n.group.Add("edge", func(ctx context.Context) error { return n.edge.Run(ctx, abort) }, max(n.cfg.Drain.Deadline, longestDrain)+afterDrain)
 	if err := n.group.Run(ctx, abort); err != nil {
 		return fmt.Errorf("%s: %w", n.cfg.ID, err)
 	}

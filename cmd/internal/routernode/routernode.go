@@ -113,7 +113,7 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 
 	// What the cluster has agreed on, and words of other members.
 	talk := board.NewTalk(conn, cfg.NATS.Prefix, log)
-	agreed := control.New(control.Config{Keeper: true, Talk: talk, Log: log, Registry: registry},
+	agreed := control.New(control.Config{Keeper: true, CheckSettings: config.CheckSettings, Talk: talk, Log: log, Registry: registry},
 		etcd.NewShelf(client, cfg.Etcd.Prefix, control.Folders(), log))
 
 	// The router itself takes its port, and nothing can fail after that; others learn the address from the membership.
