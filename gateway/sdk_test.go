@@ -24,7 +24,22 @@ type user struct {
 	conns []net.Conn
 }
 
+// user makes a client and waits until it is subscribed.
 func (w *world) user(channel, token string, opts ...sdk.Option) *user {
+	w.t.Helper()
+	u := w.newUser(channel, token, opts...)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	if err := u.Connect(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := u.Subscription(channel).Wait(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	return u
+}
+
+func (w *world) newUser(channel, token string, opts ...sdk.Option) *user {
 	w.t.Helper()
 	u := &user{}
 	hurry := func(d time.Duration) time.Duration { return d / 50 }
@@ -37,7 +52,7 @@ func (w *world) user(channel, token string, opts ...sdk.Option) *user {
 	}
 	u.Client = c
 	w.t.Cleanup(func() { c.Close() })
-	sub, err := c.Subscribe(channel, sdk.Handler{
+	_, err = c.Subscribe(channel, sdk.Handler{
 		OnEvent: func(e sdk.Event) {
 			if u.last.Swap(e.Offset)+1 != e.Offset {
 				u.faults.Add(1)
@@ -46,14 +61,6 @@ func (w *world) user(channel, token string, opts ...sdk.Option) *user {
 		OnGap: func(sdk.Gap) { u.faults.Add(1) },
 	})
 	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
-	defer cancel()
-	if err := c.Connect(ctx); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := sub.Wait(ctx); err != nil {
 		w.t.Fatal(err)
 	}
 	return u
@@ -261,5 +268,34 @@ func TestSDKIsCutWhileItMoves(t *testing.T) {
 		if st := u.Stats(); st.TokenCalls != 1 || st.Gaps != 0 {
 			t.Errorf("client %d: %+v", i, st)
 		}
+	}
+}
+
+// A crowd at a door that lets ten in a second: whoever is refused comes back once, in
+// the slot told and with the pass for it, and is let in.
+func TestSDKComesBackInItsSlotWithItsPass(t *testing.T) {
+	w := newResuming(t, func(c *Config, _ *Deps) {
+		c.Admission.FreshPerSecond, c.Admission.FreshBurst, c.Admission.Wait = 10, 1, 300*time.Millisecond
+	})
+	list := make([]*user, 15)
+	for i := range list {
+		list[i] = w.newUser("chat:1", tokenOf(t, nil))
+	}
+	for _, u := range list {
+		if err := u.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy := uint64(0)
+	for i, u := range list {
+		eventually(t, "connected", func() bool { return u.State() == sdk.Connected })
+		st := u.Stats()
+		busy += st.Busy
+		if st.Busy > 1 || st.Failures != st.Busy || st.Attempts != st.Busy+1 || st.TokenCalls != 1 {
+			t.Errorf("client %d: %+v", i, st)
+		}
+	}
+	if busy < uint64(len(list))/2 {
+		t.Errorf("%d refusals of %d clients: the door was no door", busy, len(list))
 	}
 }
