@@ -37,6 +37,7 @@ type cli struct {
 	Gateway    gatewayCmd    `cmd:"" help:"Run an edge (what cmd/gateway runs)."`
 	Router     routerCmd     `cmd:"" help:"Run a router (what cmd/router runs)."`
 	Bench      benchCmd      `cmd:"" help:"Measure an edge on this machine: idle connections and fan-out, beside a bare write loop."`
+	Drill      drillCmd      `cmd:"" help:"Break a cluster on purpose and check what was promised."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 
 	Loadgen loadgenCmd `cmd:"" hidden:"" help:"A load generator, driven by its parent."`

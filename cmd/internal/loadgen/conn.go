@@ -20,19 +20,21 @@ const (
 
 // conn is one socket of a client; owned by the loop.
 type conn struct {
-	client *client
-	timer  timer
-	fd     int // -1: none
-	slot   int32
-	state  connState
-	first  bool // counts in loop.ramping
-	move   bool // was opened because of a hint
-	retry  bool // its ticket was refused, and a token sent
-	offers bool // its ticket travels in the connect frame
-	target target
-	aimed  bool   // at target: it was told
-	offer  string // ticket at the door
-	pass   bool   // it is one
+	client  *client
+	timer   timer
+	fd      int // -1: none
+	slot    int32
+	state   connState
+	first   bool // counts in loop.ramping
+	move    bool // was opened because of a hint
+	retry   bool // its ticket was refused, and a token sent
+	offers  bool // its ticket travels in the connect frame
+	target  target
+	aimed   bool   // at target: it was told
+	left    int    // addresses not tried yet
+	address int    // the next of them
+	offer   string // ticket at the door
+	pass    bool   // it is one
 
 	began    int64  // of the attempt
 	upSince  int64  // 0: this connection never was up

@@ -190,7 +190,7 @@ func (l *loop) report() *Report {
 		Outage: l.outage, CaughtUp: l.caughtUp, MovesEach: l.movesEach(), ByNode: l.byNode,
 		CPU: cpuTime() - l.markCPU, MaxRSS: maxRSS(), Start: l.start, Codes: l.codeNames(),
 		Refused: maps.Clone(l.refused), Errors: maps.Clone(l.errors), Causes: map[string]uint64{},
-		Arrivals: l.arrivals, Refusals: l.refusals, Ends: l.ends,
+		Arrivals: l.arrivals, Refusals: l.refusals, Returns: l.returns, Ends: l.ends,
 	}
 	r.Phase.Sub(l.mark)
 	for c, n := range l.causes {

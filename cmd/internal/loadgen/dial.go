@@ -86,18 +86,24 @@ func (l *loop) aim(k *conn) {
 }
 
 // dial opens the socket. A name with several addresses is tried as every dialler does:
-// the next one at once where nobody listens.
+// the next one at once where nobody listens (next is called again then).
 func (l *loop) dial(k *conn) {
-	index, tries := k.client.number, len(l.targets)
+	k.address = k.client.number
 	if k.client.turns > 1 {
-		index = l.rand.IntN(len(l.targets))
+		k.address = l.rand.IntN(len(l.targets))
 	}
-	if k.aimed {
-		tries = 1
+	if k.left = len(l.targets); k.aimed {
+		k.left = 1
 	}
-	for try := range tries {
-		if !k.aimed {
-			k.target = l.targets[(index+try)%len(l.targets)]
+	l.next(k)
+}
+
+// next tries the next address, as long as there is one.
+func (l *loop) next(k *conn) {
+	for k.left > 0 {
+		if k.left--; !k.aimed {
+			k.target = l.targets[k.address%len(l.targets)]
+			k.address++
 		}
 		switch err := l.open(k); err {
 		case nil:
@@ -107,15 +113,13 @@ func (l *loop) dial(k *conn) {
 			l.end(k, CauseLocal)
 			return
 		default:
-			l.end(k, CauseReset)
-			return
+			k.left = 0
 		}
 	}
 	l.end(k, CauseReset)
 }
 
-// open makes the socket and begins to connect it. On the loopback connect(2) says at
-// once that nobody listens.
+// open makes the socket and begins to connect it.
 func (l *loop) open(k *conn) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

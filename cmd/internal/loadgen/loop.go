@@ -66,6 +66,7 @@ type loop struct {
 	errors   map[string]uint64
 	arrivals []uint32
 	refusals []uint32
+	returns  []uint32
 	ends     []uint32
 	byNode   map[string][]uint32 // arrivals
 
@@ -196,8 +197,10 @@ func (l *loop) serve(k *conn, events uint32) {
 		return
 	}
 	if k.state == dialing {
-		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-			l.end(k, CauseReset)
+		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 { // nobody listens there
+			_ = unix.Close(k.fd)
+			k.fd = -1
+			l.next(k)
 			return
 		}
 		if events&unix.EPOLLOUT == 0 {

@@ -170,3 +170,19 @@ func TestClientsThatStayAwayEndTheWaiting(t *testing.T) {
 		t.Errorf("waited until %v", err)
 	}
 }
+
+// A name with several addresses: where nobody listens the next one is tried at once.
+func TestTheNextAddressIsTriedWhereNobodyListens(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := "ws://" + ln.Addr().String() + "/v1/ws"
+	_ = ln.Close()
+	s := serve(t, func(p *peer) { p.greet() })
+	g := generate(t, s, func(c *Config) { c.Targets = []string{dead, dead, s.url()} })
+	r := g.until("connected", func(r *Report) bool { return r.Up == 1 })
+	if r.Total.Attempts != 1 || r.Total.Failed != 0 {
+		t.Errorf("%+v", r.Total)
+	}
+}

@@ -168,6 +168,7 @@ func (l *loop) connected(k *conn, m *clientv1.Connected) {
 // returned ends an outage, if there was one.
 func (l *loop) returned(c *client) {
 	l.up++
+	l.returns = count(l.returns, time.Duration(l.now))
 	c.first = false
 	if c.outage == 0 {
 		return

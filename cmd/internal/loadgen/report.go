@@ -108,7 +108,8 @@ type Report struct {
 	Start    time.Time `json:"start"`
 	Arrivals []uint32  `json:"arrivals"` // `connected`
 	Refusals []uint32  `json:"refusals"`
-	Ends     []uint32  `json:"ends"` // interruptions
+	Returns  []uint32  `json:"returns"` // arrivals of clients that had no welcomed connection
+	Ends     []uint32  `json:"ends"`    // interruptions; returns less ends: clients that are up
 
 	ByNode map[string][]uint32 `json:"by_node"` // arrivals by the node that welcomed them
 }
@@ -143,6 +144,7 @@ func (r *Report) Merge(o *Report) {
 	}
 	r.Arrivals = mergeSeries(r.Arrivals, o.Arrivals, shift)
 	r.Refusals = mergeSeries(r.Refusals, o.Refusals, shift)
+	r.Returns = mergeSeries(r.Returns, o.Returns, shift)
 	r.Ends = mergeSeries(r.Ends, o.Ends, shift)
 	if r.ByNode == nil {
 		r.ByNode = map[string][]uint32{}

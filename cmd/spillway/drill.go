@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/drill"
+	"github.com/spillway-io/spillway/cmd/internal/run"
+)
+
+// drillCmd breaks a cluster on purpose and checks what was promised.
+type drillCmd struct {
+	Scenario   string        `arg:"" optional:"" help:"What to do; without it the scenarios are listed."`
+	Edges      int           `help:"Edges of the cluster that is started." default:"6"`
+	Clients    int           `help:"Clients, ten in a channel." default:"60000"`
+	Rate       int           `help:"Events published in a second." default:"1000"`
+	Policy     string        `help:"Of the clients: sdk, fixed-1s, fixed-5s, exponential." default:"sdk"`
+	OneAddress bool          `help:"All edges behind one address: a small balancer." name:"one-address"`
+	HAProxy    bool          `help:"All edges behind HAProxy, which must be installed." name:"haproxy"`
+	Deadline   time.Duration `help:"Deadline of a drain." default:"25s"`
+	Steady     time.Duration `help:"Quiet time before the harm." default:"35s"`
+	Fresh      int           `help:"Admission of an edge: fresh clients in a second." default:"100"`
+	Burst      int           `help:"Admission of an edge: fresh clients at once." default:"200"`
+	Resume     int           `help:"Admission of an edge: resumes in a second." default:"300"`
+	Moved      int           `help:"Admission of an edge: moved clients in a second." default:"500"`
+	FillRate   int           `help:"Clients that connect in a second while the cluster is filled." default:"2000" name:"fill-rate"`
+	Store      string        `help:"Store of the cluster: sqlite or postgres." enum:",sqlite,postgres" default:""`
+	Report     string        `help:"Write the report, JSON, to this file." type:"path" placeholder:"FILE"`
+	JSON       bool          `help:"Print the report as JSON." name:"json"`
+	Keep       string        `help:"Keep configurations and logs of the cluster in this folder." type:"path" placeholder:"DIR"`
+	Server     string        `help:"Router of a given cluster: host:port." placeholder:"ADDR"`
+	Edge       string        `help:"WebSocket URL of a given cluster." placeholder:"URL"`
+	SecretFile string        `help:"HS256 secret of a given cluster, to make tokens." type:"path" placeholder:"FILE" name:"secret-file"`
+	APIKeyFile string        `help:"File with the API key of a given cluster." type:"path" placeholder:"FILE" name:"api-key-file"`
+	CAFile     string        `help:"Certificates to believe; turns TLS to the router on." type:"path" placeholder:"FILE" name:"ca-file"`
+}
+
+// Run exits 1 if a promise is broken.
+func (c *drillCmd) Run(e *env) error {
+	if c.Scenario == "" {
+		fmt.Println(strings.Join(drill.Scenarios(), "\n"))
+		return nil
+	}
+	o := drill.Default()
+	o.Scenario, o.Edges, o.Clients, o.Rate, o.Policy = c.Scenario, c.Edges, c.Clients, c.Rate, c.Policy
+	o.Deadline, o.Steady, o.FillRate, o.Store, o.Keep = c.Deadline, c.Steady, c.FillRate, c.Store, c.Keep
+	o.Admission = drill.Lanes{Fresh: c.Fresh, Burst: c.Burst, Resume: c.Resume, Moved: c.Moved}
+	o.Server, o.Edge, o.APIKeyFile, o.CAFile, o.Out = c.Server, c.Edge, c.APIKeyFile, c.CAFile, os.Stderr
+	switch {
+	case c.HAProxy:
+		o.OneAddress = "haproxy"
+	case c.OneAddress:
+		o.OneAddress = "builtin"
+	}
+	if c.SecretFile != "" {
+		secret, err := config.Secret("--secret-file", c.SecretFile)
+		if err != nil {
+			return run.Usagef("%v", err)
+		}
+		o.Secret = []byte(secret)
+	}
+	if c.Keep != "" {
+		if err := os.MkdirAll(c.Keep, 0o700); err != nil {
+			return run.Usagef("--keep: %v", err)
+		}
+	}
+	report, err := drill.Run(e.ctx, o)
+	if err != nil {
+		return err
+	}
+	return c.show(report)
+}
+
+func (c *drillCmd) show(report *drill.Report) error {
+	text, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	if c.Report != "" {
+		if err := os.WriteFile(c.Report, append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		fmt.Println(string(text))
+	} else {
+		report.Print(os.Stdout)
+	}
+	if !report.Kept {
+		return fmt.Errorf("drill %s: a promise is broken", report.Scenario)
+	}
+	return nil
+}
