@@ -135,19 +135,19 @@ func (g *Gate) rerate(now time.Time) {
 // rate is a lane's rate and burst as they are now.
 func (g *Gate) rate(l Lane, now time.Time) (rate, burst float64) {
 	s := g.settings
+	own, region, most := s.FreshPerSecond, s.RegionFreshPerSecond, s.FreshBurst
 	switch l {
 	case LaneMoved:
 		return float64(s.MovedPerSecond), max(1, float64(s.MovedPerSecond)/10)
 	case LaneResume:
-		rate, burst = g.share.of(s.ResumePerSecond, s.RegionResumePerSecond, now), float64(s.ResumeBurst)
-	default:
-		rate, burst = g.share.of(s.FreshPerSecond, s.RegionFreshPerSecond, now), float64(s.FreshBurst)
+		own, region, most = s.ResumePerSecond, s.RegionResumePerSecond, s.ResumeBurst
 	}
+	rate = g.share.of(own, region, now)
 	if s.Adaptive {
 		rate *= g.ceiling.factor
-		burst = max(1, burst*g.ceiling.factor)
 	}
-	return rate, burst
+	// In proportion: a hundred bursts at once would be no region-wide rate.
+	return rate, max(1, float64(most)*rate/float64(own))
 }
 
 // Ceiling is the part of the lanes' rates that is given out, 1: all.
