@@ -48,6 +48,7 @@ type waiter struct {
 type flight struct {
 	key     readKey
 	ns      *Namespace
+	since   time.Time // of the first waiter
 	waiters []waiter
 }
 
@@ -74,7 +75,7 @@ type reads struct {
 	mu      sync.Mutex // guards below
 	flights map[readKey]*flight
 	order   []*flight
-	running map[readKey]struct{}
+	running map[readKey]time.Time // since when the oldest waiter waits
 	waiting int
 	closed  bool
 }
@@ -83,7 +84,7 @@ func newReads(cfg *Config, store history.Store, t *table, own *ownership, m *met
 	return &reads{
 		cfg: cfg, store: store, table: t, own: own, metrics: m, log: log,
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads),
-		flights: make(map[readKey]*flight), running: make(map[readKey]struct{}),
+		flights: make(map[readKey]*flight), running: make(map[readKey]time.Time),
 	}
 }
 
@@ -98,7 +99,7 @@ func (r *reads) add(key readKey, ns *Namespace, w waiter) {
 	}
 	f := r.flights[key]
 	if f == nil {
-		f = &flight{key: key, ns: ns}
+		f = &flight{key: key, ns: ns, since: time.Now()}
 		r.flights[key] = f
 		r.order = append(r.order, f)
 	}
@@ -113,6 +114,26 @@ func (r *reads) signal() {
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+// lag is how long the oldest question has waited, here or in the store.
+func (r *reads) lag() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == 0 && len(r.running) == 0 {
+		return 0
+	}
+	oldest := time.Now()
+	now := oldest
+	if len(r.order) > 0 && r.order[0].since.Before(oldest) {
+		oldest = r.order[0].since
+	}
+	for _, since := range r.running {
+		if since.Before(oldest) {
+			oldest = since
+		}
+	}
+	return now.Sub(oldest)
 }
 
 // depth is how many questions wait.
@@ -188,7 +209,7 @@ func (r *reads) take() []*flight {
 			expired = append(expired, f)
 			continue
 		}
-		r.running[f.key] = struct{}{}
+		r.running[f.key] = f.since
 		bytes += f.key.maxBytes
 		batch = append(batch, f)
 	}

@@ -132,7 +132,8 @@ func (e *edgeStream) send(stream grpc.BidiStreamingServer[gatewayv1.SyncRequest,
 		if len(answers) == 0 {
 			return nil
 		}
-		if err := stream.Send(&gatewayv1.SyncResponse{Answers: answers}); err != nil {
+		lag := uint32(e.router.reads.lag().Milliseconds())
+		if err := stream.Send(&gatewayv1.SyncResponse{Answers: answers, BackfillLagMs: lag}); err != nil {
 			return err
 		}
 		e.mu.Lock()

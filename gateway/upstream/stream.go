@@ -232,6 +232,7 @@ func (s *stream) receive(sync grpc.BidiStreamingClient[gatewayv1.SyncRequest, ga
 		if err != nil {
 			return err
 		}
+		s.u.lag.told(s.member.Id, time.Duration(m.BackfillLagMs)*time.Millisecond, time.Now())
 		for _, a := range m.Answers {
 			s.answer(a)
 		}

@@ -23,6 +23,8 @@ type Upstream struct {
 	log     *slog.Logger
 	metrics *metrics
 
+	lag lag // guards itself
+
 	// atomic
 	open atomic.Int64 // questions unanswered
 

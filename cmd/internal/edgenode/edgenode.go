@@ -105,7 +105,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 
 	// The edge itself takes its port, then the ops listener.
 	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc,
-		Tickets: n.control, Revocations: n.control, Talk: talk}
+		Lag: up, Tickets: n.control, Revocations: n.control, Talk: talk}
 	verifier, err := newVerifier(&cfg.Auth, log, registry)
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))

@@ -138,8 +138,11 @@ func (x *SyncRequest) GetAsks() []*Ask {
 }
 
 type SyncResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answers       []*Answer              `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Answers []*Answer              `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	// How long the oldest question has waited that only the store can answer. Over
+	// 1,000 edges admit fewer clients.
+	BackfillLagMs uint32 `protobuf:"varint,2,opt,name=backfill_lag_ms,json=backfillLagMs,proto3" json:"backfill_lag_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -179,6 +182,13 @@ func (x *SyncResponse) GetAnswers() []*Answer {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *SyncResponse) GetBackfillLagMs() uint32 {
+	if x != nil {
+		return x.BackfillLagMs
+	}
+	return 0
 }
 
 // Ask is one question about one channel: where is its head, and what lies
@@ -897,9 +907,10 @@ const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
 	"\x1espillway/gateway/v1/edge.proto\x12\x13spillway.gateway.v1\"O\n" +
 	"\vSyncRequest\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12,\n" +
-	"\x04asks\x18\x02 \x03(\v2\x18.spillway.gateway.v1.AskR\x04asks\"E\n" +
+	"\x04asks\x18\x02 \x03(\v2\x18.spillway.gateway.v1.AskR\x04asks\"m\n" +
 	"\fSyncResponse\x125\n" +
-	"\aanswers\x18\x01 \x03(\v2\x1b.spillway.gateway.v1.AnswerR\aanswers\"\x9b\x02\n" +
+	"\aanswers\x18\x01 \x03(\v2\x1b.spillway.gateway.v1.AnswerR\aanswers\x12&\n" +
+	"\x0fbackfill_lag_ms\x18\x02 \x01(\rR\rbackfillLagMs\"\x9b\x02\n" +
 	"\x03Ask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\achannel\x18\x02 \x01(\tR\achannel\x12\x19\n" +
