@@ -442,7 +442,9 @@ func TestALoadedEdgeStaysReadyUntilItLeaves(t *testing.T) {
 	}
 	w.set(func() { w.away = true })
 	for range 50 {
-		w.knock()
+		if v := w.hear(w.knock()); v.admitted || v.busy.RetryAfterMS == 0 {
+			t.Fatalf("with no room to read requests: %q", v.all)
+		}
 	}
 	if !w.edge.Ready() {
 		t.Error("a loaded edge is not ready")

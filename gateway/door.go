@@ -284,7 +284,11 @@ func (d *door) read(v *visitor, now time.Time) {
 	token, head, rest := v.token, v.head[:end:end], v.head[end:]
 	v.head = nil
 	if !d.edge.checks.submit(func() { d.inbox.post(d.edge.readRequest(token, head, rest)) }) {
-		d.refusePlain(v, now)
+		// The pool is full of tokens to check: more clients would wait for it in vain.
+		// What it costs to tell them so is the door's.
+		a := d.edge.readRequest(token, head, rest)
+		a.turnAway = true
+		d.apply(a, now)
 	}
 }
 
@@ -304,6 +308,10 @@ func (d *door) apply(a *application, now time.Time) {
 	d.busy = true
 	a.arrival.ID = v.token
 	v.wants = a
+	if a.turnAway {
+		d.decide(v, d.edge.gate.turnAway(a.arrival), now)
+		return
+	}
 	d.decide(v, d.edge.gate.arrive(a.arrival), now)
 }
 
@@ -363,16 +371,6 @@ func (d *door) refuse(v *visitor, decision admission.Decision, now time.Time) {
 	d.say(v, d.edge.busy(v.wants, decision), now)
 }
 
-// refusePlain is for whoever's request was not even read.
-func (d *door) refusePlain(v *visitor, now time.Time) {
-	if !d.explicit.AllowN(now, 1) {
-		d.refuseCheaply(v, now)
-		return
-	}
-	d.edge.metrics.refused(refusedBusy)
-	d.say(v, d.edge.plainBusy(d.edge.retryAfter()), now)
-}
-
 func (d *door) refuseCheaply(v *visitor, now time.Time) {
 	d.edge.metrics.refused(refusedReset)
 	d.mayReset(now)
@@ -403,6 +401,7 @@ func (d *door) sweep(now time.Time) {
 			l.SetBurstAt(now, most)
 		}
 	}
+	d.due = now // the rates may have changed, or this edge begun to leave
 	if d.busy {
 		e.probeLoops(now)
 	}

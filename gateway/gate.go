@@ -72,6 +72,11 @@ func (g *gate) arrive(a admission.Arrival) (d admission.Decision) {
 	return d
 }
 
+func (g *gate) turnAway(a admission.Arrival) (d admission.Decision) {
+	g.with(func(inner *admission.Gate, _ int, now time.Time) { d = inner.TurnAway(a, now) })
+	return d
+}
+
 // serve appends what becomes of those who wait, and when to ask again.
 func (g *gate) serve(dst []admission.Decision) (decided []admission.Decision, again time.Duration) {
 	g.with(func(inner *admission.Gate, conns int, now time.Time) {

@@ -10,7 +10,6 @@ import (
 
 // Why a client was refused before it had a conn.
 const (
-	refusedBusy        = "busy"        // the pool has no room to read its request
 	refusedDescriptors = "descriptors" // none left: reset
 	refusedDoor        = "door"        // too many half-open: reset
 	refusedRequest     = "request"     // not a good request
@@ -86,7 +85,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		accepted:   counter("accepted_total", "Sockets accepted."),
 		badTokens:  counter("bad_tokens_total", "Connect frames whose credentials were not good."),
 		refusals: vec("refused_total", "Clients refused before they had a connection.", "reason",
-			append([]string{refusedBusy, refusedDescriptors, refusedDoor, refusedRequest, refusedSlow, refusedReset}, causeNames()...)),
+			append([]string{refusedDescriptors, refusedDoor, refusedRequest, refusedSlow, refusedReset}, causeNames()...)),
 		closes:     vec("closed_total", "Connections that ended.", "reason", closeReasons),
 		commands:   vec("commands_total", "Commands of clients.", "type", commandNames[:]),
 		deliveries: counter("deliveries_total", "Events queued for connections."),

@@ -73,11 +73,6 @@ func (e *Edge) pass(a *application, d admission.Decision) string {
 	return text
 }
 
-// retryAfter spreads those who cannot be given a slot.
-func (e *Edge) retryAfter() time.Duration {
-	return admission.Horizon/2 + rand.N(admission.Horizon/2)
-}
-
 func (e *Edge) plainBusy(after time.Duration) []byte {
 	body, _ := json.Marshal(map[string]any{"code": "busy", "retry_after_ms": after.Milliseconds()})
 	return wsframe.AppendResponse(nil, wsframe.Response{

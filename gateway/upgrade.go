@@ -23,6 +23,7 @@ type application struct {
 	token    uint64 // of the visitor
 	response []byte // all there is to say; nil: it wants to be a conn
 	refused  bool   // response says that the request is not good
+	turnAway bool   // the pool had no room to read it
 
 	request  *wsframe.Request
 	rest     []byte // read behind the request

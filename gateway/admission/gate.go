@@ -199,6 +199,15 @@ func (g *Gate) Arrive(a Arrival, conns int, now time.Time) Decision {
 	return Decision{ID: a.ID, Verdict: Wait, Lane: w.lane}
 }
 
+// TurnAway refuses an arrival for which the caller has no capacity of another kind.
+func (g *Gate) TurnAway(a Arrival, now time.Time) Decision {
+	w := &waiter{arrival: a, lane: a.Lane}
+	if w.lane == LaneNone {
+		w.lane = LaneResume
+	}
+	return g.refuse(w, CauseBusy, now)
+}
+
 func (g *Gate) takeGrant(m *Move, now time.Time) *grant {
 	if m == nil || !m.Until.IsZero() && now.After(m.Until.Add(grantGrace)) {
 		return nil
@@ -256,6 +265,9 @@ func (g *Gate) canWait(l *lane, w *waiter, now time.Time) bool {
 // refuse gives a slot of his own to whoever can keep it.
 func (g *Gate) refuse(w *waiter, cause Cause, now time.Time) Decision {
 	g.grants.giveBack(w.grant)
+	if w.lane == LaneMoved {
+		w.lane = LaneResume // no slot of its grant is left: it comes back as a resume
+	}
 	d := Decision{ID: w.arrival.ID, Lane: w.lane, Cause: cause}
 	l := &g.lanes[w.lane]
 	switch {

@@ -36,10 +36,11 @@ const (
 	CauseFull           // no room for another conn
 	CauseDraining       // this edge is leaving
 	CauseEarly          // its pass is not good yet
+	CauseBusy           // the caller turned it away
 	numCauses
 )
 
-var causeNames = [numCauses]string{"none", "rate", "waited", "full", "draining", "early"}
+var causeNames = [numCauses]string{"none", "rate", "waited", "full", "draining", "early", "busy"}
 
 // String is the metric's label.
 func (c Cause) String() string {
@@ -51,7 +52,7 @@ func (c Cause) String() string {
 
 // Causes are all causes of a refusal.
 func Causes() []Cause {
-	return []Cause{CauseRate, CauseWaited, CauseFull, CauseDraining, CauseEarly}
+	return []Cause{CauseRate, CauseWaited, CauseFull, CauseDraining, CauseEarly, CauseBusy}
 }
 
 // Verdict is what becomes of an arrival. The zero value is safe: nobody is let in.
