@@ -74,7 +74,7 @@ func (e *Edge) pass(a *application, d admission.Decision) string {
 }
 
 func (e *Edge) plainBusy(after time.Duration) []byte {
-	body, _ := json.Marshal(map[string]any{"code": "busy", "retry_after_ms": after.Milliseconds()})
+	body, _ := json.Marshal(map[string]any{"retry_after_ms": after.Milliseconds(), "scope": scopeNode})
 	return wsframe.AppendResponse(nil, wsframe.Response{
 		Status: 503, Body: body,
 		Header: []string{
