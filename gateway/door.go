@@ -180,31 +180,6 @@ func (d *door) accept(now time.Time) {
 	}
 }
 
-// mayReset counts a reset against the budget; past it nobody is accepted for a
-// moment: who waits in the backlog costs nothing.
-func (d *door) mayReset(now time.Time) bool {
-	if d.cheap.AllowN(now, 1) {
-		return true
-	}
-	if d.paused.IsZero() && d.poller.Remove(d.listener) == nil {
-		d.paused = now.Add(acceptPause)
-		d.edge.metrics.acceptPauses.Inc()
-	}
-	return false
-}
-
-// resume accepts again after a pause.
-func (d *door) resume(now time.Time) {
-	if d.paused.IsZero() || now.Before(d.paused) {
-		return
-	}
-	d.paused = time.Time{}
-	if err := d.poller.Add(d.listener, listenerToken); err != nil {
-		d.edge.log.Error("accept again", "err", err)
-		d.paused = now.Add(acceptPause)
-	}
-}
-
 // acceptFromReserve takes one client out of the backlog and resets it, so that the
 // listener does not stay ready for ever.
 func (d *door) acceptFromReserve() {
@@ -359,37 +334,6 @@ func (d *door) admit(v *visitor, decision admission.Decision, now time.Time) {
 	e.metrics.conns.Set(float64(e.conns.Add(1)))
 	e.metrics.admit(decision)
 	e.nextLoop().inbox.post(&adopted{sock: v.sock, rest: a.rest, ticket: a.ticket, admitted: now})
-}
-
-// refuse says when to come back, as long as the budget for that lasts.
-func (d *door) refuse(v *visitor, decision admission.Decision, now time.Time) {
-	if !d.explicit.AllowN(now, 1) {
-		d.refuseCheaply(v, now)
-		return
-	}
-	d.edge.metrics.refusedBy(decision.Cause)
-	d.say(v, d.edge.busy(v.wants, decision), now)
-}
-
-func (d *door) refuseCheaply(v *visitor, now time.Time) {
-	d.edge.metrics.refused(refusedReset)
-	d.mayReset(now)
-	d.forget(v)
-	v.sock.Reset()
-}
-
-// say writes a last word to a visitor, shuts our half, and waits a moment for it to
-// go: closing at once, with input unread, would turn the answer into a reset.
-func (d *door) say(v *visitor, response []byte, now time.Time) {
-	n, err := v.sock.Write(response)
-	if err != nil || n < len(response) || v.sock.CloseWrite() != nil || d.leaving >= max(d.edge.cfg.MaxHandshakes/4, 1) ||
-		d.poller.SetRead(v.sock, true) != nil {
-		d.end(v)
-		return
-	}
-	v.head, v.wants, v.stage = nil, nil, stageLeaving
-	v.deadline = now.Add(lingerTime)
-	d.leaving++
 }
 
 func (d *door) sweep(now time.Time) {

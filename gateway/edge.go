@@ -12,7 +12,8 @@
 // closes its conns spread over DrainDeadline, then stops the parts.
 //
 // Invariants: I2 a client sees offsets in order, each at most once; I3 what it
-// missed is delivered or announced; I6 conns do not fall because others arrive; I7
+// missed is delivered or announced; I5 who comes in is within lanes and confirmed
+// grants (package admission); I6 conns do not fall because others arrive; I7
 // queues are bounded in bytes; I11 a refusal is one write that says when to come
 // back.
 //

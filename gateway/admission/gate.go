@@ -4,8 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
-
-	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
 // Arrival is somebody whose request has been read.
@@ -390,21 +388,4 @@ func (g *Gate) Advise(conns int, now time.Time) Decision {
 		return Decision{Verdict: Admit, Lane: LaneFresh}
 	}
 	return g.refuse(w, CauseRate, now)
-}
-
-// Offer answers another edge's request for room.
-func (g *Gate) Offer(r *gatewayv1.GrantRequest, conns int, now time.Time) *gatewayv1.GrantOffer {
-	fresh, _ := g.rate(LaneFresh, now)
-	resume, _ := g.rate(LaneResume, now)
-	moved, _ := g.rate(LaneMoved, now)
-	return g.grants.Offer(r, Receiver{
-		Headroom: g.capacity.MaxConns - g.capacity.Margin - conns, MovedPerSecond: moved, FreshPerSecond: min(fresh, resume),
-		Region: g.region, Draining: g.draining, Drains: g.drains,
-		CriticalReserve: g.settings.CriticalReserve, ForeignPercent: g.settings.ForeignPercent,
-	}, now)
-}
-
-// Confirm keeps or gives back what was offered.
-func (g *Gate) Confirm(c *gatewayv1.GrantConfirm, now time.Time) *gatewayv1.GrantConfirmed {
-	return g.grants.Confirm(c, now)
 }
