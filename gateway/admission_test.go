@@ -451,7 +451,7 @@ func TestALoadedEdgeStaysReadyUntilItLeaves(t *testing.T) {
 	close(release)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	w.edge.drain(ctx)
+	w.edge.leave(bounds{leave: ctx, abort: ctx, failing: ctx}, nil)
 	if w.edge.Ready() {
 		t.Error("a leaving edge is ready")
 	}

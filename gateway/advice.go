@@ -56,9 +56,10 @@ func (e *Edge) drawEdge(but string) string {
 	}
 	var candidates []candidate
 	total := uint64(0)
-	figures := e.members.Figures()
-	for _, m := range e.members.Snapshot().Edges() {
-		if m.Address == "" || m.Region != e.cfg.Region || m.Id == but {
+	figures, snapshot := e.members.Figures(), e.members.Snapshot()
+	own := e.ownAddress(snapshot)
+	for _, m := range snapshot.Edges() {
+		if !mayHint(own, m.Address) || m.Region != e.cfg.Region || m.Id == but {
 			continue
 		}
 		headroom := uint64(0)

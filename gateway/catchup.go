@@ -69,6 +69,9 @@ func (c *conn) countOut(reason string) {
 		return
 	}
 	c.catchup.out = true
+	if c.loop.handing != nil {
+		c.loop.handing.leaves(c, reason)
+	}
 	switch {
 	case reason == reasonShutdown:
 		e.series.add(countShut)

@@ -42,6 +42,9 @@ type conn struct {
 	closed     bool
 	counted    bool // in the loop's index: of its session's conns this one counts
 	superseded bool // another one does; this one delivers on until its deadline
+	class      class
+	handed     uint8  // number of the handover that class is of
+	target     string // told to go there (member id)
 }
 
 // greeting is how far a conn got before its session.

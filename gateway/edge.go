@@ -8,8 +8,9 @@
 // Life and goroutines: the door (one) accepts and reads requests; the pool (a few)
 // checks requests and tokens; loops (one a core) own the conns; callers (bounded)
 // wait for routers; the table's shards order events. No goroutine, buffer or timer
-// for an idle conn. Run owns them all and leaves in order: it refuses newcomers,
-// closes its conns spread over DrainDeadline, then stops the parts.
+// for an idle conn. Run owns them all, turns the governor (serving, leaving, evacuated)
+// and leaves in order: it refuses newcomers, hands its clients to other edges within
+// DrainDeadline, then stops the parts.
 //
 // Invariants: I2 a client sees offsets in order, each at most once; I3 what it
 // missed is delivered or announced; I5 who comes in is within lanes and confirmed
@@ -17,8 +18,8 @@
 // queues are bounded in bytes; I11 a refusal is one write that says when to come
 // back.
 //
-// Left out on purpose: the order and repair of channels (feed), and in this
-// version the drain proper.
+// Left out on purpose: the order and repair of channels (feed), the plan of a drain
+// (presence/drain).
 package gateway
 
 import (
@@ -72,6 +73,8 @@ type Deps struct {
 	Revocations Revocations // nil: none
 	Talk        Talk        // with other edges; nil: alone
 	Lag         Lag         // of the routers' backfill; nil: nobody tells
+	Peers       Peers       // what other edges are asked; nil: nobody, so that no room is granted
+	Operations  Operations  // nil: only signals make the edge leave
 }
 
 // Edge is one edge. New makes it, Run works until its context ends.
@@ -85,6 +88,9 @@ type Edge struct {
 	tickets     *ticket.Box // nil: none
 	revocations Revocations // nil: none
 	talk        Talk        // nil: alone
+	peers       Peers       // nil: nobody
+	operations  Operations  // nil: none
+	governor    *governor
 	metrics     *metrics
 	series      *series
 	gate        *gate
@@ -172,7 +178,8 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 		born:    time.Now().Add(-time.Second), // second 0 means "none"
 
-		revocations: deps.Revocations, talk: deps.Talk,
+		revocations: deps.Revocations, talk: deps.Talk, peers: deps.Peers, operations: deps.Operations,
+		governor: newGovernor(),
 	}
 	if deps.Tickets != nil {
 		e.tickets = ticket.New(cfg.Cluster, deps.Tickets)
@@ -235,8 +242,9 @@ func (e *Edge) Load(f *presence.Figure) {
 	e.loadSeries(f)
 }
 
-// Run serves until ctx ends, then closes its conns spread over DrainDeadline and
-// returns nil. abort ends that at once. It must be called once.
+// Run serves until ctx ends or a drain operation of this edge is found, then hands its
+// clients to others within DrainDeadline and returns nil. abort ends that at once. It
+// must be called once.
 func (e *Edge) Run(ctx, abort context.Context) error {
 	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopParts()
@@ -253,15 +261,15 @@ func (e *Edge) Run(ctx, abort context.Context) error {
 		g.Go(func() error { e.sayTakeovers(failing); return nil })
 		g.Go(func() error { e.hearTakeovers(failing); return nil })
 	}
-	select {
-	case <-ctx.Done():
-		e.drain(abort)
-	case <-failing.Done():
+	if e.peers != nil {
+		g.Go(func() error { e.serveGrants(failing); return nil })
 	}
+	e.govern(bounds{leave: ctx, abort: abort, failing: failing})
 	stopParts()
 	e.stopWork()
 	err := g.Wait()
 	e.callers.wg.Wait()
+	e.governor.wait.Wait()
 	e.checks.close()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("edge: %w", err)

@@ -355,7 +355,7 @@ func TestALeavingEdgeSpreadsItsCloses(t *testing.T) {
 		c.expect(`{"type":"connected"}`)
 		clients = append(clients, c)
 	}
-	go w.edge.drain(ctx) // ends with the last conn
+	go w.edge.leave(bounds{leave: ctx, abort: ctx, failing: ctx}, nil) // ends with the last conn
 	closed := make(chan time.Time, len(clients))
 	for _, c := range clients {
 		go func() { // ends with its connection

@@ -54,6 +54,8 @@ type loop struct {
 	flushBuf []byte
 	conns    int
 	index    sessionIndex
+	handing  *handing // nil: no handover is under way
+	handings uint8    // numbers them
 }
 
 func newLoop(id int, e *Edge, p poller.Poller) *loop {
@@ -243,6 +245,9 @@ func (m *adopted) apply(l *loop) {
 	l.slots[slot] = c
 	l.conns++
 	c.touch()
+	if l.handing != nil && !l.handing.surplus {
+		l.handing.enlist(c)
+	}
 	if len(m.rest) > 0 {
 		c.feed(m.rest)
 	}

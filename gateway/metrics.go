@@ -47,6 +47,7 @@ type metrics struct {
 	gaps                                          prometheus.Counter
 	turn                                          prometheus.Histogram
 	subscriptions                                 gaugeCount
+	handover                                      handoverMetrics
 	byCommand                                     [9]prometheus.Counter
 	series                                        *series // set by newEdge
 }
@@ -107,6 +108,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.admissionMetrics = newAdmissionMetrics(counter, gauge, vec)
 	m.superseded = gauge("superseded_conns", "Connections that were left for another one of their session and are not closed yet.")
 	m.takeoversLost = counter("takeovers_lost_total", "Sessions welcomed here of which other edges could not be told.")
+	m.handover = newHandoverMetrics(&all)
 	for i, name := range commandNames {
 		m.byCommand[i] = m.commands.WithLabelValues(name)
 	}

@@ -24,6 +24,13 @@ const (
 // busy refuses for load, in one write: who speaks our protocol gets 101, `busy` and
 // a close, anybody else 503.
 func (e *Edge) busy(a *application, d admission.Decision) []byte {
+	away := ""
+	if e.draining.Load() && !d.Elsewhere {
+		// An evacuated region: there may be room in another.
+		if away = e.likelyAddress(e.others(0)); away != "" {
+			d.After = leavingRetry/4 + rand.N(leavingRetry)
+		}
+	}
 	if !a.arrival.Obeys {
 		return e.plainBusy(d.After)
 	}
@@ -33,6 +40,8 @@ func (e *Edge) busy(a *application, d admission.Decision) []byte {
 		m.Scope, m.Ticket = scopeRegion, e.pass(a, d)
 	case d.Elsewhere:
 		m.Url = e.drawEdge(e.cfg.ID)
+	case away != "":
+		m.Url = away
 	}
 	b := wsframe.AppendAccept(nil, a.request, a.protocol)
 	frame := wire.AppendServer(nil, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{Busy: m}})

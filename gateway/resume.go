@@ -16,6 +16,7 @@ type identity struct {
 	session [16]byte
 	resumed bool   // session is one that a ticket named; else a new one is made
 	edge    string // that minted the ticket
+	by      string // operation that sent the client here
 }
 
 // fresh is the identity of a client that comes without a ticket.
@@ -95,7 +96,7 @@ func (e *Edge) identify(t *ticket.Ticket, now time.Time) (identity, error) {
 		return identity{}, errTicket
 	}
 	e.metrics.ticket(ticketOpened)
-	return identity{claims: claims, session: t.Session, resumed: t.HasSession, edge: t.Edge}, nil
+	return identity{claims: claims, session: t.Session, resumed: t.HasSession, edge: t.Edge, by: t.Operation}, nil
 }
 
 // withToken is the identity of a client whose ticket lacks rights, once its token

@@ -27,23 +27,33 @@ type user struct {
 // user makes a client and waits until it is subscribed.
 func (w *world) user(channel, token string, opts ...sdk.Option) *user {
 	w.t.Helper()
-	u := w.newUser(channel, token, opts...)
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	return w.newUser(channel, token, opts...).up(w.t, channel)
+}
+
+// up connects and waits until it is subscribed.
+func (u *user) up(t *testing.T, channel string) *user {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := u.Connect(ctx); err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := u.Subscription(channel).Wait(ctx); err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return u
 }
 
 func (w *world) newUser(channel, token string, opts ...sdk.Option) *user {
 	w.t.Helper()
+	return w.newUserAt("ws://"+w.edge.Addr()+"/v1/ws", channel, token, opts...)
+}
+
+func (w *world) newUserAt(url, channel, token string, opts ...sdk.Option) *user {
+	w.t.Helper()
 	u := &user{}
 	hurry := func(d time.Duration) time.Duration { return d / 50 }
-	c, err := sdk.New("ws://"+w.edge.Addr()+"/v1/ws", append([]sdk.Option{
+	c, err := sdk.New(url, append([]sdk.Option{
 		sdk.WithRandom(hurry), sdk.WithDialer(u.dial),
 		sdk.WithToken(func(context.Context) (string, error) { u.tokens.Add(1); return token, nil }),
 	}, opts...)...)

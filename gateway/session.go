@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/auth"
@@ -21,6 +22,8 @@ type session struct {
 	renewAt uint32 // second from which a pong brings a new ticket; 0: never
 	movable bool   // its connect had an attempt: the client can move
 	resumed bool   // by a ticket
+	// second at which a rebalance told it to go or brought it here; 0: never
+	handedAt uint32
 }
 
 // over says that the token behind the session has expired.
@@ -219,6 +222,9 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 		id: who.session, claims: who.claims, resumed: who.resumed,
 		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(), order: l.edge.welcomes.Add(1),
 	}
+	if strings.HasSuffix(who.by, rebalanceSuffix) {
+		c.session.handedAt = max(l.seconds(), 1)
+	}
 	r := &request{c: c, id: id, connect: true}
 	for _, ask := range m.Subscriptions {
 		c.join(r, ask)
@@ -227,6 +233,9 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 		if c.subscription(channel) == nil {
 			c.join(r, &clientv1.SubscriptionRequest{Channel: channel})
 		}
+	}
+	if l.handing != nil && !l.handing.surplus {
+		l.handing.enlist(c)
 	}
 	c.beginCatchUp(who)
 	l.watch(r)

@@ -27,6 +27,7 @@ type Settings struct {
 
 	DrainDeadline time.Duration // from the signal to the last close
 	DrainNotice   time.Duration // of it, wait for balancers first
+	Rebalance     Rebalance
 
 	ReloadPerSecond int // reloads that the cluster allows clients in a second
 }
@@ -39,6 +40,7 @@ func DefaultSettings() Settings {
 		RefusalsPerSecond: 2_000,
 		PingInterval:      30 * time.Second, PongTimeout: 10 * time.Second,
 		DrainDeadline:   25 * time.Second,
+		Rebalance:       Rebalance{Ratio: 1.1, Surplus: 200, Window: 10 * time.Minute},
 		ReloadPerSecond: 200,
 	}
 }
@@ -74,6 +76,9 @@ func (s Settings) Validate() error {
 	}
 	if s.DrainNotice < 0 || s.DrainNotice >= s.DrainDeadline {
 		bad("drain.notice", s.DrainNotice, "must be shorter than drain.deadline, which includes it")
+	}
+	if r := s.Rebalance; !r.Off && (r.Ratio <= 1 || r.Surplus <= 0 || r.Window <= 0) {
+		bad("rebalance", fmt.Sprintf("ratio %v, surplus %d, window %v", r.Ratio, r.Surplus, r.Window), "ratio must be above 1, the others above 0")
 	}
 	return errors.Join(errs...)
 }

@@ -34,8 +34,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is everything around one edge: a router and a bus in memory, which can be
 // away. The edge, its sockets and its clients are real.
 type world struct {
-	t    *testing.T
-	edge *Edge
+	t     *testing.T
+	edge  *Edge
+	leave context.CancelFunc // the signal to end
+	hurry context.CancelFunc // the second one
+	ended chan struct{}      // closed when Run has returned
 
 	mu       sync.Mutex // guards all below
 	channels map[string][]*gatewayv1.BusEvent
@@ -83,14 +86,17 @@ func newWorldOf(t *testing.T, change func(*Config, *Deps)) *world {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	abort, hurry := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.edge.Run(ctx, abort) }() // ended below
+	w.leave, w.hurry, w.ended = cancel, hurry, make(chan struct{})
+	go func() { // ended below
+		defer close(w.ended)
+		if err := w.edge.Run(ctx, abort); err != nil {
+			t.Error(err)
+		}
+	}()
 	t.Cleanup(func() {
 		hurry()
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		<-w.ended
 	})
 	return w
 }

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// ErrBusAway is what parts on the bus say when nothing could be sent at all.
+var ErrBusAway = errors.New("bus: not connected")
+
 // Change is news from the registry: a full listing, or one record put or gone.
 type Change struct {
 	Listed ListReason // not ListNone: List holds every record

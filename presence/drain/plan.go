@@ -284,3 +284,16 @@ func (p *Plan) Report(into *gatewayv1.Progress, operationStart time.Time) {
 	}
 	into.PlannedMs = millis(end.Sub(operationStart))
 }
+
+// Hurry brings the end forward.
+func (p *Plan) Hurry(now, end time.Time) {
+	if !end.Before(p.cfg.End) {
+		return
+	}
+	window := max(end.Sub(now), Step)
+	p.cfg.End = end
+	p.grace = min(mostGrace, window/5)
+	p.tail = end.Add(-window / 10)
+	p.lastMove = p.tail.Add(-min(mostRoom, window/10))
+	p.lastTell = end.Add(-p.grace)
+}

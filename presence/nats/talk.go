@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/spillway-io/spillway/presence"
 )
 
 // Errors of Ask and Say.
@@ -19,7 +21,7 @@ var (
 	// ErrNobody: nobody serves that name; the bus said so at once.
 	ErrNobody = errors.New("bus: nobody answers there")
 	// ErrAway: the bus is away; nothing was sent.
-	ErrAway = errors.New("bus: not connected")
+	ErrAway = presence.ErrBusAway
 	// ErrFull: more is waiting to be sent than Talk holds.
 	ErrFull = errors.New("bus: too much is waiting to be sent")
 )

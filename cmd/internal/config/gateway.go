@@ -19,6 +19,7 @@ type GatewayFile struct {
 	Admission      Admission `yaml:"admission"` // hot
 	Heartbeat      Heartbeat `yaml:"heartbeat"` // hot
 	Drain          Drain     `yaml:"drain"`     // hot
+	Rebalance      Rebalance `yaml:"rebalance"` // hot
 	Origins        []string  `yaml:"origins"`   // hosts of pages that may connect, besides the own; "*": any
 	TLS            ServerTLS `yaml:"tls"`
 	TrustedProxies []string  `yaml:"trusted_proxies"` // addresses whose X-Forwarded-For is believed
@@ -74,6 +75,15 @@ type Drain struct {
 	Notice   time.Duration `yaml:"notice"`   // of it, wait for balancers first; default 0s
 }
 
+// Rebalance is when an overfull edge hands over its surplus.
+type Rebalance struct {
+	Off            bool          `yaml:"off"`             // never
+	Ratio          float64       `yaml:"ratio"`           // of the mean of the region's edges, above which; default 1.1
+	Surplus        int           `yaml:"surplus"`         // and so many connections above it at least; default 200
+	Window         time.Duration `yaml:"window"`          // in which a client is moved once at most; default 10m
+	BalancerCounts bool          `yaml:"balancer_counts"` // edges without advertise_url: what is in front sends newcomers where few are
+}
+
 // DefaultGateway works on one machine beside `spillway infra`, once auth is set.
 func DefaultGateway() GatewayFile {
 	return GatewayFile{
@@ -89,6 +99,7 @@ func DefaultGateway() GatewayFile {
 		},
 		Heartbeat: Heartbeat{PingInterval: 30 * time.Second, PongTimeout: 10 * time.Second},
 		Drain:     Drain{Deadline: 25 * time.Second},
+		Rebalance: Rebalance{Ratio: 1.1, Surplus: 200, Window: 10 * time.Minute},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // hotKeys can change while an edge runs; a group stands for all its keys.
 var hotKeys = []string{
-	"admission", "heartbeat", "drain",
+	"admission", "heartbeat", "drain", "rebalance",
 	"limits.max_conns", "limits.margin", "limits.max_subscriptions", "limits.max_frame_bytes",
 	"limits.refusals_per_second", "limits.reloads_per_second",
 }
@@ -86,7 +86,7 @@ func hot(key string) bool {
 // cold parts differ in nothing that needs a restart.
 func (f *GatewayFile) Cold() GatewayFile {
 	cold := *f
-	cold.Admission, cold.Heartbeat, cold.Drain = Admission{}, Heartbeat{}, Drain{}
+	cold.Admission, cold.Heartbeat, cold.Drain, cold.Rebalance = Admission{}, Heartbeat{}, Drain{}, Rebalance{}
 	cold.Limits = Limits{SendQueueBytes: f.Limits.SendQueueBytes}
 	return cold
 }
@@ -132,5 +132,16 @@ func (c *checks) hot(f *GatewayFile) {
 	}
 	if f.Drain.Notice < 0 || f.Drain.Notice >= f.Drain.Deadline {
 		c.bad("drain.notice", f.Drain.Notice, "must be shorter than drain.deadline, which includes it")
+	}
+	if r := f.Rebalance; !r.Off {
+		if r.Ratio <= 1 {
+			c.bad("rebalance.ratio", r.Ratio, "must be above 1")
+		}
+		if r.Surplus <= 0 {
+			c.bad("rebalance.surplus", r.Surplus, "must be above 0")
+		}
+		if r.Window <= 0 {
+			c.bad("rebalance.window", r.Window, "must be above 0")
+		}
 	}
 }

@@ -44,6 +44,9 @@ func settings(f *config.GatewayFile) gateway.Settings {
 		RefusalsPerSecond: f.Limits.RefusalsPerSecond, ReloadPerSecond: f.Limits.ReloadsPerSecond,
 		PingInterval: f.Heartbeat.PingInterval, PongTimeout: f.Heartbeat.PongTimeout,
 		DrainDeadline: f.Drain.Deadline, DrainNotice: f.Drain.Notice,
+		Rebalance: gateway.Rebalance{
+			Off: f.Rebalance.Off, Ratio: f.Rebalance.Ratio, Surplus: f.Rebalance.Surplus, Window: f.Rebalance.Window, Balancer: f.Rebalance.BalancerCounts,
+		},
 	}
 }
 

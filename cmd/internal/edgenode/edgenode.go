@@ -105,7 +105,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 
 	// The edge itself takes its port, then the ops listener.
 	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc,
-		Lag: up, Tickets: n.control, Revocations: n.control, Talk: talk}
+		Lag: up, Tickets: n.control, Revocations: n.control, Talk: talk, Peers: talk, Operations: n.control}
 	verifier, err := newVerifier(&cfg.Auth, log, registry)
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
@@ -163,10 +163,20 @@ func (n *Node) Members() *presence.Snapshot { return n.members.Snapshot() }
 // port; before Run only.
 func (n *Node) Advertise(url string) { n.members.SetAddress(url) }
 
-// Run works until ctx ends, then leaves in order; abort ends the leaving at once.
+// Run works until ctx ends or a drain operation of this edge is found, then leaves in
+// order; abort ends the leaving at once.
 func (n *Node) Run(ctx, abort context.Context) error {
 	defer n.Close()
-	n.group.Add("edge", func(ctx context.Context) error { return n.edge.Run(ctx, abort) }, max(n.cfg.Drain.Deadline, longestDrain)+afterDrain)
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	n.group.Add("edge", func(ctx context.Context) error {
+		err := n.edge.Run(ctx, abort)
+		if err == nil {
+			leave() // it was drained by an operation: the others stop as after a signal
+			<-ctx.Done()
+		}
+		return err
+	}, max(n.cfg.Drain.Deadline, longestDrain)+afterDrain)
 	if err := n.group.Run(ctx, abort); err != nil {
 		return fmt.Errorf("%s: %w", n.cfg.ID, err)
 	}
