@@ -459,3 +459,37 @@ func TestALoadedEdgeStaysReadyUntilItLeaves(t *testing.T) {
 		t.Error("a leaving edge admits")
 	}
 }
+
+// behind is a router that is behind with backfill.
+type behind struct{ atomic.Int64 }
+
+func (b *behind) BackfillLag() time.Duration { return time.Duration(b.Load()) }
+
+func TestArrivalsSlowDownWhileRoutersAreBehindOrLoopsLate(t *testing.T) {
+	lag := new(behind)
+	w := newWorldOf(t, func(c *Config, d *Deps) {
+		lanes(100, 1, 0)(c, d)
+		c.Admission.Adaptive, d.Lag = true, lag
+	})
+	fresh := func() float64 {
+		var f presence.Figure
+		w.edge.Load(&f)
+		return f.FreshPerSecond
+	}
+	if fresh() != 100 {
+		t.Fatalf("unloaded: %v a second", fresh())
+	}
+	lag.Store(int64(1500 * time.Millisecond))
+	eventually(t, "a tenth of the rate", func() bool { return fresh() == 10 })
+	lag.Store(0)
+	eventually(t, "the rate rises again", func() bool { return fresh() > 10 })
+	release := make(chan struct{})
+	w.edge.loops[0].inbox.post(job(func(*loop) { <-release }))
+	rising, last := true, fresh()
+	eventually(t, "the rate falls while a loop is stuck", func() bool {
+		w.hear(w.knock())
+		rising, last = fresh() >= last, fresh()
+		return !rising
+	})
+	close(release)
+}
