@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,12 @@ type Config struct {
 	Loops     int      // event loops; 0: one per core
 	Anonymous bool     // clients without a token get every right (dev mode only)
 	Origins   []string // allowed Origin hosts besides the own one; "*": any
+
+	// TLS ends TLS at the edge. nil: plain sockets, with something that ends it in front.
+	TLS *tls.Config
+	// TLSHandshakesPerSecond bounds what TLS may cost; 0: what takes 60 % of the cores, by
+	// their cost as measured at start.
+	TLSHandshakesPerSecond int
 
 	Settings // what Reload can change
 
@@ -82,6 +89,8 @@ func (c Config) Validate() error {
 		switch {
 		case err != nil, u.Scheme != "ws" && u.Scheme != "wss", u.Host == "":
 			bad("advertise_url", c.AdvertiseURL, "must be a ws:// or wss:// URL")
+		case c.TLS != nil && u.Scheme != "wss":
+			bad("advertise_url", c.AdvertiseURL, "must be a wss:// URL: this edge ends TLS")
 		case !strings.HasSuffix(u.Path, pathWS):
 			bad("advertise_url", c.AdvertiseURL, "must end in "+pathWS)
 		}
@@ -108,6 +117,9 @@ func (c Config) Validate() error {
 	}
 	if c.SendQueueBytes < 4<<10 {
 		bad("limits.send_queue_bytes", c.SendQueueBytes, "must be at least 4 KiB")
+	}
+	if c.TLSHandshakesPerSecond < 0 {
+		bad("tls.handshakes_per_second", c.TLSHandshakesPerSecond, "must not be negative")
 	}
 	if c.Loops < 0 {
 		bad("loops", c.Loops, "must not be negative")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
+	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 )
 
@@ -21,12 +22,13 @@ import (
 //	                          |  \-> waiting (for its turn) --/
 //	                          \--------\-> leaving: refused, our half shut
 //
-// What an edge does before the request (TLS) is a state in front of reading.
+// An edge that ends TLS has two states in front of reading (door_tls.go).
 type door struct {
 	// immutable after newDoor
 	edge     *Edge
 	listener poller.Listener
 	reserve  *poller.Reserve // nil where descriptors do not matter
+	secure   *secure         // nil: plain sockets
 
 	inbox inbox[*application] // the pool gives back what it read
 
@@ -52,6 +54,8 @@ const (
 	stageDeciding              // the pool reads it; the socket is watched for a hang-up only
 	stageWaiting               // for its turn; watched as before
 	stageLeaving               // refused; read so that the answer is not eaten by a reset
+	stageKnocking              // waits unread for its TLS handshake
+	stageShaking               // its TLS handshake is under way
 )
 
 // visitor is a socket that is no conn yet, or will not be one.
@@ -63,7 +67,8 @@ type visitor struct {
 	accepted time.Time
 	deadline time.Time // of the stage; waiting: the gate knows
 	stage    stage
-	wants    *application // waiting: what it asked for
+	wants    *application       // waiting: what it asked for
+	shake    *tlsconn.Handshake // shaking
 }
 
 const (
@@ -111,6 +116,7 @@ func (d *door) run(ctx context.Context) error {
 		for _, a := range d.inbox.take() {
 			d.apply(a, now)
 		}
+		d.turnSecure(now)
 		d.serve(now)
 		d.resume(now)
 		if now.Sub(swept) >= doorSweep {
@@ -133,6 +139,9 @@ func (d *door) timeout(now time.Time) time.Duration {
 	if !d.paused.IsZero() {
 		wait = min(wait, d.paused.Sub(now))
 	}
+	if d.secure != nil {
+		wait = min(wait, max(d.secure.gate.Next(now), serveEvery))
+	}
 	return max(wait, 0)
 }
 
@@ -146,6 +155,8 @@ func (d *door) ready(ev poller.Event, now time.Time) {
 	case v == nil:
 	case v.stage == stageReading, v.stage == stageLeaving:
 		d.read(v, now)
+	case v.stage == stageShaking:
+		d.feedShake(v)
 	case ev.Hangup:
 		d.hungUp(v)
 	}
@@ -176,7 +187,10 @@ func (d *door) accept(now time.Time) {
 			sock.Reset()
 			continue
 		}
-		d.keep(&visitor{sock: sock, accepted: now, deadline: now.Add(d.edge.cfg.HandshakeTimeout)})
+		v := &visitor{sock: sock, accepted: now, deadline: now.Add(d.edge.cfg.HandshakeTimeout)}
+		if d.keep(v) && d.secure != nil {
+			d.knock(v, now)
+		}
 	}
 }
 
@@ -193,21 +207,25 @@ func (d *door) acceptFromReserve() {
 	_ = d.reserve.Refill() // tried again the next time
 }
 
-func (d *door) keep(v *visitor) {
+func (d *door) keep(v *visitor) bool {
 	d.token++
 	v.token = d.token
 	if err := d.poller.Add(v.sock, v.token); err != nil {
 		v.sock.Close()
-		return
+		return false
 	}
 	d.visitors[v.token] = v
 	d.edge.metrics.handshakes.Set(float64(len(d.visitors)))
+	return true
 }
 
 // forget takes a visitor out; its socket stays open, and the poller has it.
 func (d *door) forget(v *visitor) {
-	if v.stage == stageLeaving {
+	switch v.stage {
+	case stageLeaving:
 		d.leaving--
+	case stageShaking:
+		v.shake.Abort()
 	}
 	delete(d.visitors, v.token)
 	d.edge.metrics.handshakes.Set(float64(len(d.visitors)))
@@ -222,8 +240,11 @@ func (d *door) end(v *visitor) {
 // hungUp ends a visitor that has gone before its turn; it takes nothing from the
 // rate.
 func (d *door) hungUp(v *visitor) {
-	if v.stage == stageWaiting {
+	switch v.stage {
+	case stageWaiting:
 		d.edge.gate.hungUp(v.token)
+	case stageKnocking:
+		d.secure.gate.Gone(v.token)
 	}
 	d.edge.metrics.hungUp.Inc()
 	d.end(v)
@@ -352,7 +373,7 @@ func (d *door) sweep(now time.Time) {
 	d.busy = false
 	e.gate.observe()
 	for _, v := range d.visitors {
-		if v.stage == stageWaiting || now.Before(v.deadline) {
+		if v.stage == stageWaiting || v.stage == stageKnocking || now.Before(v.deadline) {
 			continue
 		}
 		if v.stage != stageLeaving {
@@ -361,12 +382,15 @@ func (d *door) sweep(now time.Time) {
 		d.end(v)
 	}
 	e.metrics.atDoor(e.gate.status())
+	if d.secure != nil {
+		e.metrics.knocking.Set(float64(d.secure.gate.Waiting()))
+	}
 }
 
 func (d *door) shut() {
 	d.listener.Close()
 	for _, v := range d.visitors {
-		v.sock.Close()
+		d.end(v)
 	}
 	d.poller.Close()
 }

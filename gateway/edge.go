@@ -39,6 +39,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
+	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 	"github.com/spillway-io/spillway/gateway/ticket"
 	"github.com/spillway-io/spillway/presence"
@@ -159,7 +160,13 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		ln.Close()
 		return nil, err
 	}
-	newPoller := func() (poller.Poller, error) { return poller.NewEpoll() }
+	newPoller := func() (poller.Poller, error) {
+		p, err := poller.NewEpoll()
+		if err != nil || cfg.TLS == nil {
+			return p, err
+		}
+		return tlsconn.NewPoller(p), nil
+	}
 	e, err := newEdge(cfg, deps, ln, reserve, newPoller)
 	if err != nil {
 		ln.Close()
@@ -194,6 +201,11 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		return nil, err
 	}
 	e.door = newDoor(e, ln, p, reserve)
+	if cfg.TLS != nil {
+		if e.door.secure, err = newSecure(&e.cfg, p.Wake, time.Now()); err != nil {
+			return nil, err
+		}
+	}
 	sinks := make([]feed.Sink, cfg.loops())
 	for i := range sinks {
 		if p, err = newPoller(); err != nil {

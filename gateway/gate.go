@@ -110,6 +110,10 @@ func (e *Edge) offerRoom(r *gatewayv1.GrantRequest) (o *gatewayv1.GrantOffer) {
 // confirmRoom keeps or gives back what offerRoom held.
 func (e *Edge) confirmRoom(c *gatewayv1.GrantConfirm) (held *gatewayv1.GrantConfirmed) {
 	e.gate.with(func(inner *admission.Gate, _ int, now time.Time) { held = inner.Confirm(c, now) })
+	if held.Held && e.door.secure != nil {
+		const late = 15 * time.Second // a grant is held so long after its last slot
+		e.door.secure.expect(c.Sources, time.Now().Add(time.Duration(c.LastSlotMs)*time.Millisecond+late))
+	}
 	return held
 }
 

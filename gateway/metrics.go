@@ -15,6 +15,8 @@ const (
 	refusedRequest     = "request"     // not a good request
 	refusedSlow        = "slow"        // the request did not come in time
 	refusedReset       = "reset"       // past the budget of refusals: reset
+	refusedTLS         = "tls_budget"  // no TLS handshake in time: reset
+	refusedHandshake   = "tls"         // the TLS handshake failed
 )
 
 // How a reload ended.
@@ -86,7 +88,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		accepted:   counter("accepted_total", "Sockets accepted."),
 		badTokens:  counter("bad_tokens_total", "Connect frames whose credentials were not good."),
 		refusals: vec("refused_total", "Clients refused before they had a connection.", "reason",
-			append([]string{refusedDescriptors, refusedDoor, refusedRequest, refusedSlow, refusedReset}, causeNames()...)),
+			append([]string{refusedDescriptors, refusedDoor, refusedRequest, refusedSlow, refusedReset, refusedTLS, refusedHandshake}, causeNames()...)),
 		closes:     vec("closed_total", "Connections that ended.", "reason", closeReasons),
 		commands:   vec("commands_total", "Commands of clients.", "type", commandNames[:]),
 		deliveries: counter("deliveries_total", "Events queued for connections."),
@@ -125,8 +127,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 func (m *metrics) refused(reason string) {
 	m.refusals.WithLabelValues(reason).Inc()
 	switch reason {
-	case refusedRequest, refusedSlow:
-	case refusedDescriptors, refusedDoor, refusedReset:
+	case refusedRequest, refusedSlow, refusedHandshake:
+	case refusedDescriptors, refusedDoor, refusedReset, refusedTLS:
 		m.series.add(countReset)
 	default:
 		m.series.add(countRefused)

@@ -15,6 +15,8 @@ type admissionMetrics struct {
 	passes, granted, headroom, ceiling prometheus.Gauge
 	grants                             map[string]prometheus.Counter
 	hungUp, late, acceptPauses         prometheus.Counter
+	tlsHandshakes                      prometheus.Counter
+	knocking                           prometheus.Gauge
 	waited, waiteds                    prometheus.Counter
 	reloads                            *prometheus.CounterVec
 }
@@ -39,17 +41,19 @@ func newAdmissionMetrics(
 		[]string{grantWhole, grantPart, grantNothing})
 	m := admissionMetrics{
 		admitted: make(map[admission.Lane]prometheus.Counter), waiting: make(map[admission.Lane]prometheus.Gauge),
-		grants:       make(map[string]prometheus.Counter),
-		passes:       gauge("passes", "Passes given out and not yet due."),
-		granted:      gauge("granted_conns", "Confirmed grants whose clients have not come."),
-		headroom:     gauge("headroom_conns", "Connections that fresh clients could fill now, grants taken off."),
-		ceiling:      gauge("admission_ceiling_ratio", "Part of the resume and fresh rates that is given out."),
-		hungUp:       counter("hung_up_total", "Clients that hung up before they were admitted or refused."),
-		late:         counter("late_total", "Admitted clients that had gone, or waited too long for their loop."),
-		acceptPauses: counter("accept_pauses_total", "Times that nobody was accepted for a moment, past all budgets of refusals."),
-		waiteds:      counter("admitted_after_wait_total", "Connections admitted out of the waiting room."),
-		waited:       counter("wait_seconds_total", "Time that admitted clients spent in the waiting room."),
-		reloads:      vec("reloads_total", "Changes of the settings.", "result", []string{reloadDone, reloadRefused}),
+		grants:        make(map[string]prometheus.Counter),
+		passes:        gauge("passes", "Passes given out and not yet due."),
+		granted:       gauge("granted_conns", "Confirmed grants whose clients have not come."),
+		headroom:      gauge("headroom_conns", "Connections that fresh clients could fill now, grants taken off."),
+		ceiling:       gauge("admission_ceiling_ratio", "Part of the resume and fresh rates that is given out."),
+		hungUp:        counter("hung_up_total", "Clients that hung up before they were admitted or refused."),
+		late:          counter("late_total", "Admitted clients that had gone, or waited too long for their loop."),
+		acceptPauses:  counter("accept_pauses_total", "Times that nobody was accepted for a moment, past all budgets of refusals."),
+		tlsHandshakes: counter("tls_handshakes_total", "TLS handshakes begun."),
+		knocking:      gauge("waiting_tls", "Clients that wait for their TLS handshake."),
+		waiteds:       counter("admitted_after_wait_total", "Connections admitted out of the waiting room."),
+		waited:        counter("wait_seconds_total", "Time that admitted clients spent in the waiting room."),
+		reloads:       vec("reloads_total", "Changes of the settings.", "result", []string{reloadDone, reloadRefused}),
 	}
 	for _, l := range admission.Lanes() {
 		m.admitted[l] = admitted.WithLabelValues(l.String())

@@ -46,7 +46,11 @@ func (u *user) up(t *testing.T, channel string) *user {
 
 func (w *world) newUser(channel, token string, opts ...sdk.Option) *user {
 	w.t.Helper()
-	return w.newUserAt("ws://"+w.edge.Addr()+"/v1/ws", channel, token, opts...)
+	scheme := "ws"
+	if w.edge.cfg.TLS != nil {
+		scheme = "wss"
+	}
+	return w.newUserAt(scheme+"://"+w.edge.Addr()+"/v1/ws", channel, token, opts...)
 }
 
 func (w *world) newUserAt(url, channel, token string, opts ...sdk.Option) *user {

@@ -159,7 +159,7 @@ typo: 1
 		`limits.margin: 1.5: must be a whole number`, `drain.deadline: 25: must be a duration with its unit, such as "3s" or "24h"`,
 		`nats.urls: "(number 1)": must be a URL with nats:// or tls://`, `auth.hs256_secret_file: "/does/not/exist": cannot be read`,
 		`pprof: "perhaps": must be true or false`, `typo: unknown key`, `limits.inbox_bytes: 0: must be positive`,
-		`tls: "/does/not/exist": this version does not end TLS at the edge: put a proxy or balancer in front`,
+		`tls: "/does/not/exist": cert_file and key_file go together`,
 	} {
 		if !contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, strings.Join(got, "\n"))

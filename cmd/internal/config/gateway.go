@@ -7,23 +7,37 @@ import (
 
 // GatewayFile is gateway.yaml. Groups marked "hot" can change while an edge runs: on
 // SIGHUP, and by the cluster's settings in etcd, which stand above the file. Accepted
-// and not acted on in this version: trusted_proxies. Refused, since ignoring it would
-// not be safe: tls (put something that ends TLS in front).
+// and not acted on in this version: trusted_proxies.
 type GatewayFile struct {
 	Node
 	Listen       string `yaml:"listen"`        // host:port of the public listener; default 127.0.0.1:8400
 	AdvertiseURL string `yaml:"advertise_url"` // the edge's own WebSocket URL; default none: it is behind a balancer
 
 	Auth           Auth      `yaml:"auth"`
-	Limits         Limits    `yaml:"limits"`    // hot but for send_queue_bytes
-	Admission      Admission `yaml:"admission"` // hot
-	Heartbeat      Heartbeat `yaml:"heartbeat"` // hot
-	Drain          Drain     `yaml:"drain"`     // hot
-	Rebalance      Rebalance `yaml:"rebalance"` // hot
-	Origins        []string  `yaml:"origins"`   // hosts of pages that may connect, besides the own; "*": any
-	TLS            ServerTLS `yaml:"tls"`
+	Limits         Limits    `yaml:"limits"`          // hot but for send_queue_bytes
+	Admission      Admission `yaml:"admission"`       // hot
+	Heartbeat      Heartbeat `yaml:"heartbeat"`       // hot
+	Drain          Drain     `yaml:"drain"`           // hot
+	Rebalance      Rebalance `yaml:"rebalance"`       // hot
+	Origins        []string  `yaml:"origins"`         // hosts of pages that may connect, besides the own; "*": any
+	TLS            EdgeTLS   `yaml:"tls"`             // of listen; default none: something in front ends TLS
 	TrustedProxies []string  `yaml:"trusted_proxies"` // addresses whose X-Forwarded-For is believed
 }
+
+// EdgeTLS lets the edge end TLS. A new certificate takes a restart, which costs nobody
+// a stream.
+type EdgeTLS struct {
+	CertFile            string `yaml:"cert_file"`
+	KeyFile             string `yaml:"key_file"`
+	KeyExchange         string `yaml:"key_exchange"`          // hybrid (default: X25519MLKEM768 first) or x25519, a quarter cheaper
+	HandshakesPerSecond int    `yaml:"handshakes_per_second"` // default: what takes 60 % of the cores, measured at start
+}
+
+// Key exchanges of an edge.
+const (
+	KeyExchangeHybrid = "hybrid"
+	KeyExchangeX25519 = "x25519"
+)
 
 // Auth says whose tokens are good. At least one way must be named, or anonymous.
 type Auth struct {
@@ -120,8 +134,12 @@ func (f *GatewayFile) Validate() error {
 	c.node(&f.Node)
 	c.listen("listen", f.Listen)
 	c.auth(&f.Auth)
-	if f.TLS != (ServerTLS{}) {
-		c.bad("tls", f.TLS.CertFile, "this version does not end TLS at the edge: put a proxy or balancer in front")
+	c.pair("tls", f.TLS.CertFile, f.TLS.KeyFile)
+	if !oneOf(f.TLS.KeyExchange, "", KeyExchangeHybrid, KeyExchangeX25519) {
+		c.bad("tls.key_exchange", f.TLS.KeyExchange, "must be "+KeyExchangeHybrid+" or "+KeyExchangeX25519)
+	}
+	if f.TLS.HandshakesPerSecond < 0 {
+		c.bad("tls.handshakes_per_second", f.TLS.HandshakesPerSecond, "must not be negative")
 	}
 	c.hot(f)
 	return c.err()

@@ -2,6 +2,7 @@ package edgenode
 
 import (
 	"crypto"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,10 +30,24 @@ func gatewayConfig(f *config.GatewayFile) gateway.Config {
 	gc := gateway.Default()
 	gc.ID, gc.Region, gc.Listen, gc.AdvertiseURL, gc.Version = f.ID, f.Region, f.Listen, f.AdvertiseURL, run.Version()
 	gc.Anonymous, gc.Origins = f.Auth.Anonymous, f.Origins
+	gc.TLSHandshakesPerSecond = f.TLS.HandshakesPerSecond
 	gc.SendQueueBytes = f.Limits.SendQueueBytes
 	gc.Settings = settings(f)
 	gc.CloseWait = min(gc.CloseWait, max(f.Drain.Deadline/5, 100*time.Millisecond)) // a part of the deadline
 	return gc
+}
+
+// serverTLS is nil for an edge with plain sockets.
+func serverTLS(t config.EdgeTLS) (*tls.Config, error) {
+	out, err := run.ServerTLS("tls", config.ServerTLS{CertFile: t.CertFile, KeyFile: t.KeyFile})
+	if out == nil || err != nil {
+		return nil, err
+	}
+	out.NextProtos = []string{"http/1.1"} // WebSocket's upgrade is HTTP/1.1's
+	if t.KeyExchange == config.KeyExchangeX25519 {
+		out.CurvePreferences = []tls.CurveID{tls.X25519}
+	}
+	return out, nil
 }
 
 // settings are what can change while the edge runs.

@@ -58,6 +58,9 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	gc.Cluster = cfg.Etcd.Prefix
 	registry := run.NewRegistry()
 	gc.Log, gc.Registry = log, registry
+	if gc.TLS, err = serverTLS(cfg.TLS); err != nil {
+		return nil, err
+	}
 
 	// Who is there, and how to reach them.
 	conn, err := run.ConnectNATS(cfg.NATS, cfg.ID, log)
