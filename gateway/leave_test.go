@@ -7,6 +7,7 @@ import (
 
 	"github.com/gobwas/ws"
 
+	"github.com/spillway-io/spillway/gateway/admission"
 	sdk "github.com/spillway-io/spillway/gateway/client"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -376,5 +377,52 @@ func TestAnOverfullEdgeHandsOverOnlyItsSurplusAndNobodyTwice(t *testing.T) {
 		if u.State() != sdk.Connected {
 			t.Error("a client is not connected")
 		}
+	}
+}
+
+// Behind one balancer: no edge has an address, the grants are one pot, and clients
+// land wherever the balancer sends them.
+func TestBehindOneAddressADrainInterruptsNobody(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "e2", "e3")
+	f.set(func() {
+		for _, m := range f.members {
+			m.Address = ""
+		}
+	})
+	c := f.crowd("e1", 60)
+	f.edges["e1"].leave()
+	f.waitEnd("e1")
+	c.rest()
+	if n := c.interruptions(); n != 0 {
+		t.Errorf("%d streams were interrupted", n)
+	}
+	if p := f.checkFigures("e1", opDone); p.Moved != 60 {
+		t.Errorf("%v", p)
+	}
+	for _, id := range []string{"e2", "e3"} {
+		if got := counter(t, f.edges[id].edge.metrics.admitted[admission.LaneMoved]); got < 25 {
+			t.Errorf("%s admitted %v by the moved lane", id, got)
+		}
+	}
+}
+
+// A signal in the middle of a long drain: its own, shorter deadline holds.
+func TestASignalHurriesADrainByOperation(t *testing.T) {
+	t.Parallel()
+	f := newFleetOf(t, func(_ string, c *Config) { c.DrainDeadline = 4 * time.Second }, "e1", "e2")
+	c := f.crowd("e1", 60)
+	f.begin(&gatewayv1.Operation{Id: "1-a", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 100, DeadlineMs: 600_000, Cause: "api"})
+	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
+	f.edges["e1"].leave()
+	start := time.Now()
+	f.waitEnd("e1")
+	if took := time.Since(start); took > 6*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	eventually(t, "all came up elsewhere", func() bool { return f.conns("e2") == 60 })
+	c.stop()
+	if op := f.ofEdge("e1"); op.State == opRunning {
+		t.Errorf("the record says %v", op)
 	}
 }

@@ -11,6 +11,9 @@ import (
 const (
 	askAgain  = 2 * time.Second // between rounds, and the rest of a receiver that gave less than asked
 	restEmpty = 4 * time.Second // of one that gave nothing
+	// roundsInARow follow each other at once, as long as somebody gives all that it is
+	// asked for.
+	roundsInARow = 3
 )
 
 // ask begins a round: what has no room yet is split over the receivers.
@@ -20,11 +23,17 @@ func (p *Plan) ask() {
 	}
 	movable, unmovable := p.uncovered(p.lastMove)
 	if movable+unmovable == 0 {
+		p.inARow = 0
 		return
 	}
-	p.nextAsk = p.now.Add(askAgain)
-	p.round++
 	own, others := p.eligible()
+	p.nextAsk = p.now.Add(askAgain)
+	if p.inARow++; p.inARow < roundsInARow && len(own)+len(others) > 0 {
+		p.nextAsk = p.now // who gave all that it was asked for may have more
+	} else {
+		p.inARow = 0
+	}
+	p.round++
 	if p.cfg.OneAddress {
 		if len(own) == 0 {
 			own = others

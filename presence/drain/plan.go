@@ -30,6 +30,7 @@ type Plan struct {
 	number    uint32
 	round     int
 	nextAsk   time.Time
+	inARow    int  // rounds since the last pause
 	short     bool // the last round that is over left clients without room
 	missing   int  // those, at the last Tick
 	answered  int  // the newest round that is over
@@ -139,7 +140,7 @@ func (p *Plan) settle() {
 	movable, unmovable := p.uncovered(p.cfg.End)
 	p.missing = movable + unmovable
 	slow := p.round == 1 && p.now.Sub(p.cfg.Start) >= settleIn
-	if p.round > p.answered && (!p.asking() || slow) {
+	if p.round > p.answered && (!p.asking() && p.now.Before(p.nextAsk) || slow) {
 		p.answered, p.short = p.round, p.missing > 0
 	}
 	p.short = p.short && p.missing > 0 || p.missing > 0 && !p.now.Before(p.lastMove)
