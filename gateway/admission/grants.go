@@ -242,7 +242,8 @@ func pace(n int, window time.Duration, free, recent float64, drains int) float64
 		return 0
 	}
 	share := (free + recent) / float64(max(drains, 2))
-	rate := min(float64(n)*slack/window.Seconds(), share, free)
+	need := max(float64(n)*slack/window.Seconds(), minPace)
+	rate := min(need, share, free)
 	if rate < minPace {
 		return 0
 	}

@@ -22,3 +22,12 @@ func TestTheBurstIsSharedAsTheRateIs(t *testing.T) {
 		t.Errorf("%d at once, want %d: a tenth of the burst, as of the rate", n, want)
 	}
 }
+
+// A drain of a large cluster asks each for a few.
+func TestASmallRequestIsGranted(t *testing.T) {
+	r := request("a", 1, 1, 1)
+	r.WindowMs = 60_000
+	if o := NewGrants().Offer(r, receiver, epoch); o.Movable != 1 || o.Unmovable != 1 {
+		t.Errorf("%v", o)
+	}
+}

@@ -235,4 +235,7 @@ func (s *storm) connected(who int32, attempt uint32) {
 		s.push(event{at: s.now + s.between(50*time.Millisecond, 500*time.Millisecond), kind: evLeft, who: old, attempt: uint32(c.leaver)})
 	}
 	c.edge, c.leaver, c.class = e.index, 0, classNone
+	if e.leaving != nil {
+		e.leaving.enlist(who)
+	}
 }

@@ -31,6 +31,7 @@ type edge struct {
 	listed   bool // the balancer sends clients here
 	draining bool
 	since    time.Duration // of draining
+	leaving  *leaver
 
 	serveAt  time.Duration // 0: nobody waits
 	decided  []admission.Decision

@@ -7,7 +7,10 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-const movedSlotLife = 10 * time.Second // after a hint its client may come on its grant
+const (
+	movedSlotLife = 10 * time.Second       // after a hint its client may come on its grant
+	lookAround    = 200 * time.Millisecond // how old the picture of the others may be
+)
 
 // leaver is an edge that hands its clients over, as package gateway does it.
 type leaver struct {
@@ -26,6 +29,7 @@ type leaver struct {
 	view   []drain.Receiver
 	viewed time.Duration
 
+	total, old                       int // clients, and those of them that cannot move
 	moved, interrupted, closed, bare int
 	movedCritical, lastCritical      int // of the moves: how many critical ones, and the place of the last of them
 	ordered                          int
@@ -44,20 +48,28 @@ func (s *storm) leave(e *edge, op string, window time.Duration, change func(*dra
 	l.viewed = -time.Hour
 	l.closes = make([]int, int(window/time.Second)+1)
 	e.shut()
+	e.leaving = l
 	for i := range s.clients {
-		c := &s.clients[i]
-		switch {
-		case c.edge != e.index:
-		case c.policy != sdk:
-			l.file(int32(i), classUnmovable)
-		case c.critical:
-			l.file(int32(i), classCritical)
-		default:
-			l.file(int32(i), classPlain)
+		if s.clients[i].edge == e.index {
+			l.enlist(int32(i))
 		}
 	}
 	s.push(event{at: s.now, kind: evTick, who: l.index})
 	return l
+}
+
+// enlist takes in a client that is here, or comes late.
+func (l *leaver) enlist(who int32) {
+	l.total++
+	switch c := &l.clients[who]; {
+	case c.policy != sdk:
+		l.old++
+		l.file(who, classUnmovable)
+	case c.critical:
+		l.file(who, classCritical)
+	default:
+		l.file(who, classPlain)
+	}
 }
 
 func (l *leaver) file(who int32, k class) {
@@ -114,7 +126,7 @@ func (l *leaver) tick() {
 
 // receivers are the others as membership and the last figures show them.
 func (l *leaver) receivers() []drain.Receiver {
-	if l.now-l.viewed < 200*time.Millisecond {
+	if l.now-l.viewed < lookAround {
 		return l.view
 	}
 	l.viewed, l.view = l.now, l.view[:0]
@@ -193,7 +205,8 @@ func (l *leaver) tell(a drain.Action) {
 	if a.To != "" {
 		e := l.byID[a.To]
 		target = e.index
-		if there, draining := e.seen(); !there || draining {
+		const late = hearsDrain + lookAround + drain.Step
+		if e.draining && e.now-e.since > late || !e.alive && e.now-e.died > hearsDeath+late {
 			l.misled++
 		}
 	}

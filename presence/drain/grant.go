@@ -2,6 +2,7 @@ package drain
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -49,6 +50,7 @@ type grant struct {
 	laneThen                   float64 // the receiver's moved lane at the offer; 0: not known
 	scale                      float64 // of the rate, 1 unless its lane has become slower
 	movePace, closePace        pace
+	closeEvery                 time.Duration // from close to close, so that they fill the window
 }
 
 // rate is the granted pace of moves as the receiver can hold it now.
@@ -61,7 +63,7 @@ func (g *grant) moves(now, until time.Time) int {
 
 // closes is the same for those who cannot move.
 func (g *grant) closes(now, until time.Time) int {
-	return fit(g.unmovable, g.unmovableRate, later(now, g.start), until)
+	return fit(g.unmovable, g.unmovableRate, later(later(now, g.start), g.closePace.next), until)
 }
 
 func fit(n int, perSecond float64, from, until time.Time) int {
@@ -101,6 +103,7 @@ func (p *Plan) Offer(now time.Time, o *gatewayv1.GrantOffer) []Action {
 	if r := p.receivers[g.to]; r != nil {
 		g.laneThen = r.MovedPerSecond
 	}
+	g.stagger(p.cfg.End)
 	g.state, g.tries = grantOffered, 0
 	last := now
 	if g.movable > 0 {
@@ -116,6 +119,20 @@ func (p *Plan) Offer(now time.Time, o *gatewayv1.GrantOffer) []Action {
 	}
 	p.confirm(g)
 	return p.take()
+}
+
+// stagger chooses the first slots: grants of many receivers begin together, and in
+// step they would let a crowd go at once, again and again.
+func (g *grant) stagger(end time.Time) {
+	const golden = 0.6180339887 // its multiples, modulo 1, are spread evenly however many there are
+	_, part := math.Modf(float64(g.number) * golden)
+	if g.movable > 0 {
+		g.movePace.next = g.start.Add(time.Duration(part * float64(interval(g.movableRate))))
+	}
+	if g.unmovable > 0 {
+		g.closeEvery = max(interval(g.unmovableRate), end.Sub(g.start)/time.Duration(g.unmovable))
+		g.closePace.next = g.start.Add(time.Duration(part * float64(g.closeEvery)))
+	}
 }
 
 // Confirmed takes what came of a confirmation.

@@ -240,7 +240,8 @@ func (p *Plan) close() {
 	}
 	for _, g := range p.grants {
 		if n := min(left, g.unmovable); g.state == grantHeld && n > 0 {
-			every := max(interval(g.unmovableRate), p.cfg.End.Sub(p.now)/time.Duration(n))
+			every := min(g.closeEvery, p.cfg.End.Sub(p.now)/time.Duration(max(n-1, 1))) // the end may have come forward
+			every = max(every, interval(g.unmovableRate))
 			k, first := g.closePace.slots(p.now, g.start, every, n)
 			g.unmovable -= k
 			shut(k, first, every)
