@@ -13,12 +13,15 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/proto"
 
 	sdk "github.com/spillway-io/spillway/gateway/client"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -189,6 +192,39 @@ func TestClientsOfAConfirmedGrantPassTheTLSGateFirst(t *testing.T) {
 	defer c.Close()
 	if n := gaugeOf(t, w.edge.metrics.knocking); n < 5 {
 		t.Errorf("only %v were still waiting behind it", n)
+	}
+}
+
+// Clients move from one edge that ends TLS to another as others do, and the receiver
+// hears beforehand where they come from.
+func TestADrainBetweenEdgesThatEndTLSInterruptsNobody(t *testing.T) {
+	t.Parallel()
+	cert := certificate(t)
+	f := newFleetOf(t, func(_ string, c *Config) { c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}} }, "e1", "e2")
+	c := f.crowd("e1", 20)
+	var named atomic.Bool
+	f.set(func() {
+		answer := f.serving["e2"]
+		f.serving["e2"] = func(question []byte) []byte {
+			var q gatewayv1.PeerRequest
+			if err := proto.Unmarshal(question, &q); err != nil {
+				t.Error(err)
+			}
+			if slices.Contains(q.GetConfirm().GetSources(), "127.0.0.1") {
+				named.Store(true)
+			}
+			return answer(question)
+		}
+	})
+	f.edges["e1"].leave()
+	f.waitEnd("e1")
+	eventually(t, "all came up elsewhere", func() bool { return f.conns("e2") == 20 })
+	c.rest()
+	if n := c.interruptions(); n != 0 {
+		t.Errorf("%d streams were interrupted", n)
+	}
+	if !named.Load() {
+		t.Error("the receiver did not hear where they come from")
 	}
 }
 

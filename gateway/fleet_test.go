@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	sdk "github.com/spillway-io/spillway/gateway/client"
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -75,7 +76,7 @@ func newFleetOf(t *testing.T, change func(id string, c *Config), names ...string
 		})
 		f.set(func() {
 			f.edges[id] = w
-			f.members[id].Address = "ws://" + w.edge.Addr() + "/v1/ws"
+			f.members[id].Address = w.scheme() + "://" + w.edge.Addr() + "/v1/ws"
 			f.joined[id] = true
 		})
 	}
@@ -89,7 +90,7 @@ func (f *fleet) balance() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.front = "ws://" + ln.Addr().String() + "/v1/ws"
+	f.front = f.edges[f.names[0]].scheme() + "://" + ln.Addr().String() + "/v1/ws"
 	var wait sync.WaitGroup
 	f.t.Cleanup(func() {
 		ln.Close()
@@ -345,7 +346,7 @@ func (f *fleet) crowd(at string, n int) *crowd {
 	f.set(func() { f.only = at })
 	for i := range n {
 		channel := fmt.Sprintf("chat:%s-%d", at, i/10)
-		c.users = append(c.users, w.newUserAt(f.front, channel, token).up(f.t, channel))
+		c.users = append(c.users, w.newUserAt(f.front, channel, token, sdk.WithTLSConfig(trusting)).up(f.t, channel))
 	}
 	f.set(func() { f.only = "" })
 	ctx, cancel := context.WithCancel(f.t.Context())

@@ -22,6 +22,9 @@ type handover struct {
 	surplus   bool // only parts[i].quota conns of each loop, and none twice in a while
 	below     int  // with surplus: receivers are filled up to this only
 	parts     []handoverPart
+	named     bool // receivers that end TLS are told where clients come from
+
+	sources sources
 
 	// owned by the governor
 	message string // the last thing that its starter should know

@@ -98,6 +98,9 @@ func (e *Edge) newHandover(op *gatewayv1.Operation, opStart, start, end time.Tim
 		operation: op.Id, kind: op.Kind, cause: op.Cause, reason: "shutdown", opStart: opStart, start: start,
 		parts: make([]handoverPart, len(e.loops)),
 	}
+	for _, m := range e.members.Snapshot().Edges() {
+		h.named = h.named || m.Id != e.cfg.ID && endsTLS(m.Address)
+	}
 	h.setEnd(end)
 	return h
 }
@@ -199,6 +202,9 @@ func (e *Edge) obey(h *handover, actions []drain.Action) {
 		case drain.Ask:
 			e.ask(h, a.To, &gatewayv1.PeerRequest{Request: &gatewayv1.PeerRequest_Grant{Grant: a.Request}})
 		case drain.Confirm:
+			if h.named && a.Keep.Movable+a.Keep.Unmovable > 0 && endsTLS(e.addressOf(a.To)) {
+				a.Keep.Sources = h.sources.list()
+			}
 			e.ask(h, a.To, &gatewayv1.PeerRequest{Request: &gatewayv1.PeerRequest_Confirm{Confirm: a.Keep}})
 		case drain.Move:
 			e.orderMoves(h, a)

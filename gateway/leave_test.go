@@ -287,7 +287,8 @@ func TestClientsThatDoNotObeyAreClosedLast(t *testing.T) {
 		c.conn.Close()
 	}
 	f.waitEnd("e1")
-	if p := f.checkFigures("e1", opPartly); p.Stragglers != 5 || p.Gone < 3 || p.Gone+p.Closed != 5 {
+	// Those who left early may have been gone before the clients were counted.
+	if p := f.checkFigures("e1", opPartly); p.Stragglers != 5 || p.Gone+p.Closed != p.Total-5 || p.Total > 10 || p.Closed > 2 {
 		t.Errorf("%v", p)
 	}
 }

@@ -76,6 +76,9 @@ func (h *handing) enlist(c *conn) {
 	} else {
 		h.quota--
 		c.class = classNone
+		if h.named {
+			h.sources.add(c.sock.RemoteAddr().Addr())
+		}
 	}
 	h.file(c, k)
 }

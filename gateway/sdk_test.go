@@ -46,11 +46,14 @@ func (u *user) up(t *testing.T, channel string) *user {
 
 func (w *world) newUser(channel, token string, opts ...sdk.Option) *user {
 	w.t.Helper()
-	scheme := "ws"
+	return w.newUserAt(w.scheme()+"://"+w.edge.Addr()+"/v1/ws", channel, token, opts...)
+}
+
+func (w *world) scheme() string {
 	if w.edge.cfg.TLS != nil {
-		scheme = "wss"
+		return "wss"
 	}
-	return w.newUserAt(scheme+"://"+w.edge.Addr()+"/v1/ws", channel, token, opts...)
+	return "ws"
 }
 
 func (w *world) newUserAt(url, channel, token string, opts ...sdk.Option) *user {
