@@ -22,6 +22,7 @@ import (
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 
 	"github.com/spillway-io/spillway/cmd/internal/loadgen"
+	"github.com/spillway-io/spillway/cmd/internal/relay"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
 
@@ -38,10 +39,14 @@ const (
 	benchTime    = 2 * time.Minute // for any one step
 )
 
-// loadgenCmd and floorCmd are the children of benchmarks and drills.
+// loadgenCmd, relayCmd and floorCmd are the children of benchmarks and drills.
 type loadgenCmd struct{}
 
 func (loadgenCmd) Run(*env) error { return loadgen.Child() }
+
+type relayCmd struct{}
+
+func (relayCmd) Run(*env) error { return relay.Child() }
 
 type floorCmd struct{}
 

@@ -41,6 +41,7 @@ type cli struct {
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 
 	Loadgen loadgenCmd `cmd:"" hidden:"" help:"A load generator, driven by its parent."`
+	Relay   relayCmd   `cmd:"" hidden:"" help:"A small TCP balancer, driven by its parent."`
 	Floor   floorCmd   `cmd:"" hidden:"" help:"The least a server can do, driven by its parent."`
 }
 
