@@ -78,7 +78,8 @@ type stream struct {
 type client struct {
 	timer   timer // the next attempt
 	number  int   // its index is number - First
-	turns   int   // attempts begun in all: chooses target and source
+	turns   int   // attempts begun in all
+	address int   // behind the one that was tried last
 	attempt uint64
 	conns   [2]conn
 	cur     *conn // the newest that was welcomed and still is; nil: none

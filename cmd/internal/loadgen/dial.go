@@ -86,11 +86,13 @@ func (l *loop) aim(k *conn) {
 }
 
 // dial opens the socket. A name with several addresses is tried as every dialler does:
-// the next one at once where nobody listens (next is called again then).
+// the next one at once where nobody listens (next is called again then). The address of
+// the attempt or connection before is the last to be tried.
 func (l *loop) dial(k *conn) {
-	k.address = k.client.number
-	if k.client.turns > 1 {
-		k.address = l.rand.IntN(len(l.targets))
+	c, n := k.client, len(l.targets)
+	k.address = c.number
+	if c.turns > 1 && n > 1 {
+		k.address = c.address + l.rand.IntN(n-1) // that is the one behind the last
 	}
 	if k.left = len(l.targets); k.aimed {
 		k.left = 1
@@ -104,6 +106,7 @@ func (l *loop) next(k *conn) {
 		if k.left--; !k.aimed {
 			k.target = l.targets[k.address%len(l.targets)]
 			k.address++
+			k.client.address = k.address % len(l.targets)
 		}
 		switch err := l.open(k); err {
 		case nil:
