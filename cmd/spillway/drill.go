@@ -22,6 +22,9 @@ type drillCmd struct {
 	OneAddress bool          `help:"All edges behind one address: a small balancer." name:"one-address"`
 	HAProxy    bool          `help:"All edges behind HAProxy, which must be installed." name:"haproxy"`
 	Deadline   time.Duration `help:"Deadline of a drain." default:"25s"`
+	Window     time.Duration `help:"Time for an evacuation." default:"60s"`
+	MaxConns   int           `help:"Connections that an edge may hold." default:"16000" name:"max-conns"`
+	Ping       time.Duration `help:"Between two heartbeats of a client." default:"30s"`
 	Steady     time.Duration `help:"Quiet time before the harm." default:"35s"`
 	Fresh      int           `help:"Admission of an edge: fresh clients in a second." default:"100"`
 	Burst      int           `help:"Admission of an edge: fresh clients at once." default:"200"`
@@ -48,6 +51,7 @@ func (c *drillCmd) Run(e *env) error {
 	o := drill.Default()
 	o.Scenario, o.Edges, o.Clients, o.Rate, o.Policy = c.Scenario, c.Edges, c.Clients, c.Rate, c.Policy
 	o.Deadline, o.Steady, o.FillRate, o.Store, o.Keep = c.Deadline, c.Steady, c.FillRate, c.Store, c.Keep
+	o.Window, o.MaxConns, o.Ping = c.Window, c.MaxConns, c.Ping
 	o.Admission = drill.Lanes{Fresh: c.Fresh, Burst: c.Burst, Resume: c.Resume, Moved: c.Moved}
 	o.Server, o.Edge, o.APIKeyFile, o.CAFile, o.Out = c.Server, c.Edge, c.APIKeyFile, c.CAFile, os.Stderr
 	switch {

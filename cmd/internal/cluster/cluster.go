@@ -32,6 +32,7 @@ type Config struct {
 	Dir        string   // of configurations, logs and data; default: a temporary one that Close removes
 	Routers    int      // default 1 with SQLite, 2 with PostgreSQL
 	Edges      int      // started at first
+	Spare      int      // have ports, for AddEdge to start later
 	Store      string   // SQLite or Postgres
 	Namespaces string   // YAML: {chat: {…}}
 	Router     string   // YAML lines added to each router's file
@@ -53,8 +54,9 @@ type Cluster struct {
 	routers []*Node
 	conns   []*grpc.ClientConn
 
-	mu    sync.Mutex // guards edges
-	edges []*Node
+	mu      sync.Mutex // guards all below
+	edges   []*Node    // with those that were not started yet
+	started int        // of them
 }
 
 // Node is a router or an edge.
@@ -98,6 +100,11 @@ func Start(ctx context.Context, cfg Config) (c *Cluster, err error) {
 	}
 	for i := range c.cfg.Routers {
 		if err := c.addRouter(i); err != nil {
+			return nil, err
+		}
+	}
+	for i := range c.cfg.Edges + c.cfg.Spare {
+		if err := c.prepareEdge(i); err != nil {
 			return nil, err
 		}
 	}
@@ -189,7 +196,7 @@ func (c *Cluster) process(name string, args ...string) *Process {
 	return &Process{Name: name, args: args, c: c}
 }
 
-// node starts a process with a configuration file.
+// node makes a process with a configuration file, and does not start it.
 func (c *Cluster) node(command, id, text string) (*Node, error) {
 	n := &Node{ID: id}
 	var err error
@@ -206,7 +213,7 @@ func (c *Cluster) node(command, id, text string) (*Node, error) {
 	if err := os.WriteFile(path, []byte(shared+strings.ReplaceAll(text, "{url}", n.URL())), 0o600); err != nil {
 		return nil, err
 	}
-	return n, n.start()
+	return n, nil
 }
 
 func (c *Cluster) configPath(id string) string { return filepath.Join(c.cfg.Dir, id+".yaml") }
@@ -221,23 +228,38 @@ func (c *Cluster) addRouter(i int) error {
 		return err
 	}
 	c.routers = append(c.routers, n)
+	return n.start()
+}
+
+// prepareEdge names one: edge-1, edge-2, … {url} in its configuration stands for its
+// own URL.
+func (c *Cluster) prepareEdge(i int) error {
+	text := ""
+	if c.cfg.Edge != nil {
+		text = c.cfg.Edge(c, i)
+	}
+	n, err := c.node("gateway", fmt.Sprint("edge-", i+1), text)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.edges = append(c.edges, n)
 	return nil
 }
 
-// AddEdge starts one more edge and does not wait for it: edge-1, edge-2, … {url} in its
-// configuration stands for its own URL.
+// AddEdge starts the next edge and does not wait for it.
 func (c *Cluster) AddEdge() (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text := ""
-	if c.cfg.Edge != nil {
-		text = c.cfg.Edge(c, len(c.edges))
+	if c.started == len(c.edges) {
+		return nil, errors.New("all edges were started")
 	}
-	n, err := c.node("gateway", fmt.Sprint("edge-", len(c.edges)+1), text)
-	if err != nil {
+	n := c.edges[c.started]
+	if err := n.start(); err != nil {
 		return nil, err
 	}
-	c.edges = append(c.edges, n)
+	c.started++
 	return n, nil
 }
 
@@ -249,6 +271,13 @@ func (c *Cluster) Routers() []*Node { return append([]*Node(nil), c.routers...) 
 
 // Edges are all that were started, those that have ended too.
 func (c *Cluster) Edges() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*Node(nil), c.edges[:c.started]...)
+}
+
+// Planned are all edges, with those that were not started yet.
+func (c *Cluster) Planned() []*Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*Node(nil), c.edges...)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
 
 var binary string
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 func small(scenario string) Options {
 	o := Default()
 	o.Scenario, o.Edges, o.Clients, o.Rate = scenario, 3, 300, 100
-	o.Steady, o.Deadline, o.Binary = 3*time.Second, 8*time.Second, []string{binary}
+	o.Steady, o.Ping, o.Deadline, o.Binary = 5*time.Second, 3*time.Second, 8*time.Second, []string{binary}
 	o.Admission = Lanes{Fresh: 20, Burst: 40, Resume: 30, Moved: 50}
 	return o
 }
@@ -60,7 +62,66 @@ func hold(t *testing.T, o Options, but ...string) *Report {
 }
 
 func TestRestart(t *testing.T) {
-	hold(t, small("restart"), "interrupted", "grants", "planned time", "token", "everybody")
+	t.Parallel()
+	hold(t, small("restart"))
 }
 
-func TestKill(t *testing.T) { hold(t, small("kill"), "lane", "first attempts", "token") }
+// Clients that cannot move are closed over the window, and come back by themselves.
+func TestRestartWithClientsOfAnotherMake(t *testing.T) {
+	t.Parallel()
+	o := small("restart")
+	o.Policy = "fixed-1s"
+	hold(t, o)
+}
+
+// Behind one address the pace is that of the smallest grant, and nobody notices either.
+func TestRestartBehindOneAddress(t *testing.T) {
+	t.Parallel()
+	o := small("restart")
+	o.OneAddress = "builtin"
+	hold(t, o)
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	hold(t, small("kill"))
+}
+
+// Without admission the same clients come all at once: the comparison is in the report.
+func TestOldClients(t *testing.T) {
+	t.Parallel()
+	r := hold(t, small("old-clients"))
+	if r.Beside == nil || r.Beside.Curve.Peaks["all"] <= r.Curve.Peaks["all"] {
+		t.Errorf("admission off: %+v", r.Beside)
+	}
+}
+
+func TestEvacuate(t *testing.T) {
+	t.Parallel()
+	o := small("evacuate")
+	o.Edges, o.Window = 4, 15*time.Second
+	hold(t, o)
+}
+
+func TestFlap(t *testing.T) {
+	t.Parallel()
+	o := small("flap")
+	o.Window = 30 * time.Second
+	hold(t, o)
+}
+
+func TestProxyCut(t *testing.T) {
+	t.Parallel()
+	r := hold(t, small("proxy-cut"))
+	if !r.Beside.Kept {
+		t.Errorf("without FIN: %+v", r.Beside.Verdicts)
+	}
+}
+
+func TestStoreAway(t *testing.T) {
+	t.Parallel()
+	if _, err := pgserver.Find(); err != nil && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	hold(t, small("store-away"))
+}

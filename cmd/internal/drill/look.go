@@ -102,10 +102,9 @@ func (w *world) incident(format string, args ...any) error {
 	return nil
 }
 
-// settle waits until that many interruptions were noticed and all clients are back,
-// lets the last events arrive, and looks. A client that is not back in time is a broken
-// promise, not an error.
-func (w *world) settle(within time.Duration, interrupted uint64) error {
+// back waits until that many interruptions were noticed and all clients are connected.
+// A client that is not back in time is a broken promise, not an error.
+func (w *world) back(within time.Duration, interrupted uint64) error {
 	up := 0
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
 		r, err := w.gen.Report(w.ctx)
@@ -120,14 +119,24 @@ func (w *world) settle(within time.Duration, interrupted uint64) error {
 		}
 	}
 	w.promise(up == w.o.Clients, "everybody is back", "%d of %d clients are connected", up, w.o.Clients)
+	return nil
+}
+
+// settle waits until all are back, lets the last events arrive, and looks.
+func (w *world) settle(within time.Duration, interrupted uint64) error {
+	if err := w.back(within, interrupted); err != nil {
+		return err
+	}
 	if err := w.pause(6 * time.Second); err != nil { // settled is: five quiet seconds
 		return err
 	}
-	w.stopPub()
-	<-w.pub.done
-	w.stopPub = nil
+	w.stopPublishing()
 	expected, events := w.pub.expected(w.members)
-	ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)
+	if w.live != nil {
+		more, live := w.live.expected(w.members)
+		expected, events = expected+more, events+live
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 40*time.Second)
 	err := w.gen.AwaitDeliveries(ctx, expected)
 	cancel()
 	if w.ctx.Err() != nil {

@@ -23,10 +23,15 @@ type Options struct {
 	Deadline   time.Duration // of a drain
 	Notice     time.Duration // of a drain: how long balancers are waited for
 	MaxConns   int           // of each edge
+	Ping       time.Duration // between two heartbeats of a client
+	Window     time.Duration // of an evacuation; of the time in which an edge flaps
 	Steady     time.Duration // before the harm: so that clients know the present retry window
 	FillRate   int           // clients that come in a second while the cluster is filled
 	Store      string        // "sqlite", "postgres", "": PostgreSQL where the scenario needs it
 	Generators int           // processes; 0: one for each 15,000 clients
+	Spare      int           // edges that a scenario starts later
+	Live       bool          // each client has a channel without history too
+	Silent     bool          // proxy-cut: without FIN
 
 	Server string // router of a given cluster; "": start one
 	Edge   string // WebSocket URL of a given cluster
@@ -65,19 +70,22 @@ const resumeBurst = 30
 func Default() Options {
 	return Options{
 		Scenario: "restart", Edges: 6, Clients: 60_000, Rate: 1000, Policy: "sdk", Deadline: 25 * time.Second, FillRate: 2000,
-		MaxConns: 16_000, Steady: 35 * time.Second,
+		MaxConns: 16_000, Ping: 30 * time.Second, Window: 60 * time.Second, Steady: 35 * time.Second,
 		Admission: Lanes{Fresh: 100, Burst: 200, Resume: 300, Moved: 500},
 	}
 }
 
 // scenario is one drill.
 type scenario struct {
-	name  string
-	help  string
-	run   func(*world) error
-	tune  func(*Options) // before the cluster starts
-	given bool           // works on a given cluster
-	one   bool           // works behind one address
+	name string
+	help string
+	run  func(*world) error
+	tune func(*Options) // before the cluster starts
+	// second changes the options for a second run, beside the first; judged: its promises
+	// count too.
+	second func(*Options) (judged bool, note string)
+	given  bool // works on a given cluster
+	one    bool // works behind one address
 }
 
 var errGiven = errors.New("this scenario needs a cluster of its own: leave --server out")

@@ -9,14 +9,6 @@ import (
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
 
-// scenarios in the order of the documentation.
-func scenarios() []scenario {
-	return []scenario{
-		{name: "restart", help: "one edge is told to end (SIGTERM)", run: (*world).restart, given: true, one: true},
-		{name: "kill", help: "one edge is killed (SIGKILL)", run: (*world).kill, one: true},
-	}
-}
-
 // victim is the edge that the harm is done to.
 func (w *world) victim() (id string, err error) {
 	if w.c != nil {
@@ -82,9 +74,7 @@ func (w *world) stopEdge(n int) error {
 		return err
 	}
 	err := w.eventually(w.o.Deadline+30*time.Second, edge.ID+" has ended", func() bool {
-		if op := w.operation("drain", edge.ID); op != nil {
-			w.op = op
-		}
+		w.follow(w.operation("drain", edge.ID))
 		return !edge.Running()
 	})
 	if err != nil {
@@ -109,9 +99,18 @@ func (w *world) drainGiven(id string) error {
 	}
 	w.step("operation %s: %d connections, room for %d, %.1f s planned %s", resp.Operation, resp.Conns, resp.Headroom, float64(resp.PlannedMs)/1000, resp.Message)
 	return w.eventually(w.o.Deadline+30*time.Second, "the operation has ended", func() bool {
-		if op := w.operation("drain", id); op != nil {
-			w.op = op
-		}
+		w.follow(w.operation("drain", id))
 		return w.op != nil && w.op.EndedMs > 0
 	})
+}
+
+// follow keeps the newest state of an operation, with the plan that it had.
+func (w *world) follow(op *routerv1.Operation) {
+	if op == nil {
+		return
+	}
+	if before := w.op; before != nil && before.Id == op.Id {
+		op.PlannedMs, op.GrantedPerSecond = max(op.PlannedMs, before.PlannedMs), max(op.GrantedPerSecond, before.GrantedPerSecond)
+	}
+	w.op = op
 }

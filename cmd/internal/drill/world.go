@@ -38,8 +38,9 @@ type world struct {
 	front   front // nil: edges have addresses of their own
 	secret  []byte
 
-	pub     *publisher
-	stopPub context.CancelFunc
+	pub     *publisher         // of the clients' channels
+	live    *publisher         // of channels without history; nil: there are none
+	stopPub context.CancelFunc // of both
 
 	report  *Report
 	t0      time.Time // the incident begins; zero: it has not
@@ -57,8 +58,8 @@ type front interface {
 	Close() error
 }
 
-// Run does one drill. The report is there also where a promise was broken; the error
-// says that the drill itself could not be done.
+// Run does one drill, and its second run if it has one. The report is there also where
+// a promise was broken; the error says that the drill itself could not be done.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	s, ok := find(o.Scenario)
 	if ok && s.tune != nil {
@@ -67,6 +68,24 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
 	}
+	report, err := once(ctx, o, s)
+	if err != nil || s.second == nil {
+		return report, err
+	}
+	judged, note := s.second(&o)
+	if o.Out != nil {
+		_, _ = fmt.Fprintf(o.Out, "\nagain: %s\n", note)
+	}
+	beside, err := once(ctx, o, s)
+	if err != nil {
+		return report, err
+	}
+	beside.Note, report.Beside = note, beside
+	report.Kept = report.Kept && (beside.Kept || !judged)
+	return report, nil
+}
+
+func once(ctx context.Context, o Options, s scenario) (*Report, error) {
 	w := &world{o: o, ctx: ctx, report: newReport(&o, run.Version())}
 	err := w.begin()
 	if err == nil {
@@ -99,10 +118,7 @@ func (w *world) explain(err error) error {
 }
 
 func (w *world) close() error {
-	if w.stopPub != nil {
-		w.stopPub()
-		<-w.pub.done
-	}
+	w.stopPublishing()
 	var errs []error
 	if w.gen != nil {
 		errs = append(errs, w.gen.Close())
@@ -117,6 +133,19 @@ func (w *world) close() error {
 		errs = append(errs, w.c.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// stopPublishing waits for the last acks. Idempotent.
+func (w *world) stopPublishing() {
+	if w.stopPub == nil {
+		return
+	}
+	w.stopPub()
+	w.stopPub = nil
+	<-w.pub.done
+	if w.live != nil {
+		<-w.live.done
+	}
 }
 
 // step tells what is done.
@@ -153,7 +182,10 @@ func (w *world) begin() error {
 	}
 	publishing, stop := context.WithCancel(w.ctx)
 	w.stopPub = stop
-	go w.pub.run(publishing) // ends with its context; settle and close wait for it
+	go w.pub.run(publishing) // ends with its context; stopPublishing waits for it
+	if w.live != nil {
+		go w.live.run(publishing) // as well
+	}
 	w.step("publishing %d events a second to %d channels", w.o.Rate, len(w.pub.channels))
 	if err := w.pause(w.o.Steady / 2); err != nil { // heads are loaded once
 		return err
@@ -168,7 +200,7 @@ func (w *world) cluster() error {
 	}
 	w.secret = []byte(rand.Text())
 	cfg := cluster.Config{
-		Binary: w.o.Binary, Dir: w.o.Keep, Edges: w.o.Edges, Store: w.o.Store,
+		Binary: w.o.Binary, Dir: w.o.Keep, Edges: w.o.Edges, Spare: w.o.Spare, Store: w.o.Store,
 		Namespaces: "{" + namespace + ": {history_size: 1000, history_ttl: 1h}, live: {durability: none}}",
 		Edge:       w.edgeConfig,
 	}
@@ -208,14 +240,25 @@ func (w *world) given() error {
 
 func (w *world) clients(conn *grpc.ClientConn) {
 	w.admin, w.history = routerv1.NewAdminServiceClient(conn), routerv1.NewHistoryServiceClient(conn)
-	var channels []string
-	for i := range (w.o.Clients + perChannel - 1) / perChannel {
-		channels = append(channels, subscription.Channel(i*perChannel))
+	to := routerv1.NewPublisherServiceClient(conn)
+	w.pub = newPublisher(to, w.channels(subscription), w.o.Rate)
+	if w.o.Live {
+		w.live = newPublisher(to, w.channels(liveSubscription), w.o.Rate)
 	}
-	w.pub = newPublisher(routerv1.NewPublisherServiceClient(conn), channels, w.o.Rate)
 }
 
-var subscription = loadgen.Subscription{Format: namespace + ":%d", Every: perChannel}
+// Each client has a channel with history and, where a scenario wants it, one without.
+var (
+	subscription     = loadgen.Subscription{Format: namespace + ":%d", Every: perChannel}
+	liveSubscription = loadgen.Subscription{Format: "live:%d", Every: perChannel}
+)
+
+func (w *world) channels(s loadgen.Subscription) (all []string) {
+	for i := range (w.o.Clients + perChannel - 1) / perChannel {
+		all = append(all, s.Channel(i*perChannel))
+	}
+	return all
+}
 
 // members is how many clients a channel has.
 func (w *world) members(channel int) int { return min(perChannel, w.o.Clients-channel*perChannel) }
@@ -239,6 +282,7 @@ func (w *world) edgeConfig(c *cluster.Cluster, n int) string {
 	line("auth: {hs256_secret_file: %q}", secret)
 	line("limits: {max_conns: %d, margin: %d}", w.o.MaxConns, w.o.MaxConns/40)
 	line("admission: %s", w.o.Admission.yaml())
+	line("heartbeat: {ping_interval: %s, pong_timeout: %s}", w.o.Ping, w.o.Ping/3)
 	line("drain: {deadline: %s, notice: %s}", w.o.Deadline, w.o.Notice)
 	return b.String()
 }
@@ -246,7 +290,7 @@ func (w *world) edgeConfig(c *cluster.Cluster, n int) string {
 func (l Lanes) yaml() string {
 	text := fmt.Sprintf("{fresh_per_second: %d, fresh_burst: %d, resume_per_second: %d, moved_per_second: %d", l.Fresh, l.Burst, l.Resume, l.Moved)
 	if l.Off {
-		text += ", off: true"
+		text += ", enabled: false"
 	}
 	return text + "}"
 }
@@ -275,6 +319,9 @@ func (w *world) fill() error {
 	cfg := loadgen.Default()
 	cfg.Targets, cfg.Max, cfg.Rate, cfg.InFlight = w.targets(), w.o.Clients, w.o.FillRate, 400
 	cfg.Subscriptions, cfg.Secret = []loadgen.Subscription{subscription}, w.secret
+	if w.live != nil {
+		cfg.Subscriptions = append(cfg.Subscriptions, liveSubscription)
+	}
 	cfg.Policy, cfg.AttemptTimeout, cfg.Plain, cfg.CheckPayload = policy, timeout, w.o.Policy != "sdk", true
 	w.o.Generator(&cfg)
 	pc := loadgen.ParentConfig{Children: w.o.Generators}

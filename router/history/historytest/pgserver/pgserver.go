@@ -52,7 +52,7 @@ type Server struct {
 
 // New makes and starts a cluster; Remove ends it.
 func New() (*Server, error) {
-	bin, err := findBin()
+	bin, err := Find()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,8 @@ func New() (*Server, error) {
 	return s, nil
 }
 
-func findBin() (string, error) {
+// Find is the folder of PostgreSQL's programs, or ErrNotInstalled.
+func Find() (string, error) {
 	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is well-formed
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil {

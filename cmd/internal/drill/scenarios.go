@@ -1,0 +1,70 @@
+package drill
+
+import (
+	"time"
+
+	"github.com/spillway-io/spillway/cmd/internal/cluster"
+)
+
+// notice is what a drain behind one address waits for its balancer, which acts on the
+// second failure of a check every 5 s.
+const notice = 12 * time.Second
+
+// scenarios in the order of the documentation.
+func scenarios() []scenario {
+	return []scenario{
+		{name: "restart", help: "one edge is told to end (SIGTERM)", run: (*world).restart, tune: leaving, given: true, one: true},
+		{name: "kill", help: "one edge is killed (SIGKILL)", run: (*world).kill, one: true},
+		{name: "old-clients", help: "one edge is killed, and its clients retry for ever without jitter", run: (*world).oldClients,
+			tune: oldClients, second: withoutAdmission},
+		{name: "rolling", help: "all edges are restarted, one after the other", run: (*world).rolling, tune: leaving, one: true},
+		{name: "evacuate", help: "one of two regions is emptied, and the operation aborted once", run: (*world).evacuate, tune: twoRegions},
+		{name: "scale-out", help: "two cold edges join a full cluster", run: (*world).scaleOut, tune: scaleOut, one: true},
+		{name: "flap", help: "connections are accepted and closed within 5 s, for a minute", run: (*world).flap, tune: flap, one: true},
+		{name: "proxy-cut", help: "a balancer cuts every connection, with FIN and without", run: (*world).proxyCut, tune: proxyCut, second: silently, one: true},
+		{name: "store-away", help: "the store is stopped, and an edge killed meanwhile", run: (*world).storeAway, tune: storeAway},
+	}
+}
+
+// leaving: behind one address the balancer has to notice first, and the time for it is
+// a part of the deadline.
+func leaving(o *Options) {
+	if o.OneAddress != "" && o.Notice == 0 {
+		o.Notice = notice
+		o.Deadline += notice
+	}
+}
+
+func oldClients(o *Options) {
+	if interval(o.Policy) == 0 {
+		o.Policy = "fixed-1s"
+	}
+}
+
+func withoutAdmission(o *Options) (judged bool, note string) {
+	o.Admission.Off = true
+	return false, "the same with admission off"
+}
+
+func twoRegions(o *Options) {
+	o.Edges += o.Edges % 2
+	o.Clients = min(o.Clients, o.Edges*o.MaxConns*2/5) // the other region has room for all
+}
+
+func scaleOut(o *Options) { o.Spare = 2 }
+
+func flap(o *Options) {
+	o.OneAddress, o.Clients, o.Policy = "builtin", min(o.Clients, 6_000), "sdk"
+}
+
+func proxyCut(o *Options) {
+	o.OneAddress = "builtin"
+	o.MaxConns = max(o.Clients/o.Edges*10/9, 40)
+}
+
+func silently(o *Options) (judged bool, note string) {
+	o.Silent = true
+	return true, "the same without FIN: clients have to find out"
+}
+
+func storeAway(o *Options) { o.Store, o.Live = cluster.Postgres, true }
