@@ -60,6 +60,7 @@ type grant struct {
 	offer     *gatewayv1.GrantOffer // repeated word for word
 	offered   time.Time
 	confirmed bool
+	stranger  bool // of another region
 	movable   int
 	unmovable int
 	used      int // movable ones admitted
@@ -95,6 +96,8 @@ type Grants struct {
 	grants map[grantKey]*grant
 	order  []*grant // by the time of the offer
 	asked  map[asker]time.Time
+
+	strangers strangers
 }
 
 // NewGrants has none.
@@ -148,7 +151,7 @@ func (s *Grants) Offer(r *gatewayv1.GrantRequest, to Receiver, now time.Time) *g
 	}
 	g := &grant{
 		key: key, offer: offer, offered: now, expires: now.Add(holdOffer),
-		movable: int(offer.Movable), unmovable: int(offer.Unmovable),
+		movable: int(offer.Movable), unmovable: int(offer.Unmovable), stranger: r.Region != to.Region,
 	}
 	s.grants[key] = g
 	s.order = append(s.order, g)
@@ -157,11 +160,7 @@ func (s *Grants) Offer(r *gatewayv1.GrantRequest, to Receiver, now time.Time) *g
 
 // fill decides counts by the headroom and rates by what other drains have left.
 func (s *Grants) fill(o *gatewayv1.GrantOffer, r *gatewayv1.GrantRequest, to Receiver, now time.Time) {
-	free := to.Headroom - s.Outstanding(now)
-	if r.Region != to.Region {
-		free = free * to.ForeignPercent / 100
-	}
-	free = max(free, 0)
+	free := s.freeFor(r.Region, to, now)
 	drains := s.drains(to, now)
 	if drains > 1 { // of what is free now, and was given to those beside whom it asks
 		free = min(free, (free+s.recent(now, asker{r.Operation, r.Edge}))/drains)
@@ -319,9 +318,12 @@ func (s *Grants) expire(now time.Time) {
 	for _, g := range s.order {
 		if now.Before(g.expires) && s.grants[g.key] == g {
 			kept = append(kept, g)
-		} else {
-			delete(s.grants, g.key)
+			continue
 		}
+		if g.stranger {
+			s.strangers.add(g.came(now), now)
+		}
+		delete(s.grants, g.key)
 	}
 	clear(s.order[len(kept):])
 	s.order = kept

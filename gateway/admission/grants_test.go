@@ -212,3 +212,34 @@ func TestMovedAdmissionsNeverExceedConfirmedGrants(t *testing.T) {
 		checkWindows(r, s.admitted[LaneMoved], 500, 50)
 	})
 }
+
+// Strangers get their part of the headroom once, not of what earlier rounds left.
+func TestStrangersGetNoMoreByAskingAgain(t *testing.T) {
+	s := newSim(Default())
+	set := Default()
+	set.CriticalReserve = 0
+	s.g.Set(set, Capacity{MaxConns: 1000}, s.now)
+	granted := 0
+	for round := range uint32(20) {
+		r := request("a", round+1, 1000, 0)
+		r.Region, r.WindowMs = "us", 2_000
+		o := s.g.Offer(r, s.conns, s.now)
+		granted += int(o.Movable)
+		s.g.Confirm(confirm(o, time.Second), s.now)
+		for range 300 {
+			for range 2 {
+				if st := s.g.Status(s.conns, s.now); st.Granted > 0 {
+					s.arrive(Arrival{Lane: LaneMoved, Move: &Move{Operation: "op-a", Edge: "a"}})
+				}
+			}
+			s.step(20 * time.Millisecond)
+		}
+	}
+	if granted != 800 {
+		t.Errorf("%d of 1,000 in 20 rounds, want 800", granted)
+	}
+	own := request("b", 1, 1000, 0)
+	if o := s.g.Offer(own, s.conns, s.now); o.Movable != 200 {
+		t.Errorf("the own region gets %d of what is left, want 200", o.Movable)
+	}
+}
