@@ -427,3 +427,19 @@ func TestASignalHurriesADrainByOperation(t *testing.T) {
 		t.Errorf("the record says %v", op)
 	}
 }
+
+// Past max_age clients are asked to move on; nobody is interrupted, nobody is closed.
+func TestConnectionsPastTheirAgeMoveOn(t *testing.T) {
+	t.Parallel()
+	f := newFleetOf(t, func(id string, c *Config) {
+		if id == "e1" {
+			c.Rebalance.MaxAge = 2 * time.Second
+		}
+	}, "e1", "e2")
+	c := f.crowd("e1", 20)
+	eventually(t, "all have moved on", func() bool { return f.conns("e2") == 20 && f.conns("e1") == 0 })
+	c.rest()
+	if n := c.interruptions(); n != 0 {
+		t.Errorf("%d streams were interrupted", n)
+	}
+}

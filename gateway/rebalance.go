@@ -18,6 +18,9 @@ type Rebalance struct {
 	// Window in which a client is moved once at most, and the pause after a rebalance
 	// that moved somebody.
 	Window time.Duration
+	// MaxAge of a connection, give or take a fifth; then its client is asked to move on.
+	// 0: no such age.
+	MaxAge time.Duration
 	// Balancer: the balancer in front of edges without addresses counts connections,
 	// so what is moved lands where there are few. Without it such edges do nothing.
 	Balancer bool

@@ -77,6 +77,9 @@ func (s Settings) Validate() error {
 	if s.DrainNotice < 0 || s.DrainNotice >= s.DrainDeadline {
 		bad("drain.notice", s.DrainNotice, "must be shorter than drain.deadline, which includes it")
 	}
+	if age := s.Rebalance.MaxAge; age < 0 {
+		bad("rebalance.max_age", age, "must not be negative")
+	}
 	if r := s.Rebalance; !r.Off && (r.Ratio <= 1 || r.Surplus <= 0 || r.Window <= 0) {
 		bad("rebalance", fmt.Sprintf("ratio %v, surplus %d, window %v", r.Ratio, r.Surplus, r.Window), "ratio must be above 1, the others above 0")
 	}

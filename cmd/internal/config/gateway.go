@@ -95,6 +95,7 @@ type Rebalance struct {
 	Ratio          float64       `yaml:"ratio"`           // of the mean of the region's edges, above which; default 1.1
 	Surplus        int           `yaml:"surplus"`         // and so many connections above it at least; default 200
 	Window         time.Duration `yaml:"window"`          // in which a client is moved once at most; default 10m
+	MaxAge         time.Duration `yaml:"max_age"`         // of a connection, give or take a fifth; then its client is asked to move on; default 0s: none
 	BalancerCounts bool          `yaml:"balancer_counts"` // edges without advertise_url: what is in front sends newcomers where few are
 }
 

@@ -133,6 +133,9 @@ func (c *checks) hot(f *GatewayFile) {
 	if f.Drain.Notice < 0 || f.Drain.Notice >= f.Drain.Deadline {
 		c.bad("drain.notice", f.Drain.Notice, "must be shorter than drain.deadline, which includes it")
 	}
+	if f.Rebalance.MaxAge < 0 {
+		c.bad("rebalance.max_age", f.Rebalance.MaxAge, "must not be negative")
+	}
 	if r := f.Rebalance; !r.Off {
 		if r.Ratio <= 1 {
 			c.bad("rebalance.ratio", r.Ratio, "must be above 1")

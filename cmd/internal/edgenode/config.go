@@ -60,7 +60,7 @@ func settings(f *config.GatewayFile) gateway.Settings {
 		PingInterval: f.Heartbeat.PingInterval, PongTimeout: f.Heartbeat.PongTimeout,
 		DrainDeadline: f.Drain.Deadline, DrainNotice: f.Drain.Notice,
 		Rebalance: gateway.Rebalance{
-			Off: f.Rebalance.Off, Ratio: f.Rebalance.Ratio, Surplus: f.Rebalance.Surplus, Window: f.Rebalance.Window, Balancer: f.Rebalance.BalancerCounts,
+			Off: f.Rebalance.Off, Ratio: f.Rebalance.Ratio, Surplus: f.Rebalance.Surplus, Window: f.Rebalance.Window, MaxAge: f.Rebalance.MaxAge, Balancer: f.Rebalance.BalancerCounts,
 		},
 	}
 }
