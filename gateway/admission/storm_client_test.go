@@ -61,7 +61,8 @@ type client struct {
 	attempt uint32
 	dialed  time.Duration
 	lostAt  time.Duration
-	slotEnd time.Time // of its moved ticket
+	cameAt  time.Duration // back
+	slotEnd time.Time     // of its moved ticket
 	pass    admission.Pass
 }
 

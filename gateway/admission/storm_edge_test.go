@@ -11,7 +11,7 @@ const (
 	serveEvery   = 2 * time.Millisecond   // the door looks into its waiting room no more often
 	hearsDrain   = 100 * time.Millisecond // through membership
 	hearsDeath   = 3 * time.Second
-	refusalShare = 50 // a refusal costs the 50th part of a handshake (DESIGN.md: 21 us to 1 ms)
+	refusalShare = 200 // a refusal costs this part of a handshake (21 us to 5 ms)
 )
 
 // edge is one gate as the door drives it.
@@ -172,7 +172,7 @@ func (e *edge) figure() {
 		}
 	}
 	e.gate.See(peers, others, now)
-	e.gate.Observe(admission.Signals{LoopDelay: e.slowest, Connect: e.slowest}, now)
+	e.gate.Observe(admission.Signals{Connect: e.slowest}, now)
 	e.slowest = 0
 	s := e.gate.Status(e.conns, now)
 	e.headroom, e.returns, e.moved = s.Headroom, s.ResumePerSecond, s.MovedPerSecond

@@ -41,7 +41,7 @@ func (s *storm) passShown() { count(&s.passes, s.now) }
 
 func (s *storm) back(c *client) {
 	s.waits = append(s.waits, float32((s.now - c.lostAt).Seconds()))
-	s.last = s.now
+	s.last, c.cameAt = s.now, s.now
 }
 
 func (s *storm) breaks(format string, args ...any) {
