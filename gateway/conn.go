@@ -25,7 +25,7 @@ type conn struct {
 	subs       []*subscription
 	calls      *calls // nil until the first publish or history read
 	deadline   uint32 // second at which the present state is over; 0: none
-	progress   uint32 // second of the last write that took something
+	progress   uint32 // second of the last write that took something, or in which writes began to block
 	asked      uint32 // millisecond of the edge in which its connect frame came
 	heldBytes  int
 	behind     int   // subscriptions in subBehind
@@ -197,6 +197,7 @@ func (c *conn) flush() {
 	}
 	if again != c.blocked {
 		c.blocked = again
+		c.progress = c.loop.seconds() // of a stall: it begins here
 		if err := c.loop.poller.SetWrite(c.sock, again); err != nil {
 			c.drop(reasonReset)
 			return
@@ -215,9 +216,10 @@ func (c *conn) flush() {
 	c.nextCall()
 }
 
-// stalled says that there was something to write and nothing could be, for long.
+// stalled says that there was something to write and nothing could be, for long. What
+// was queued in this turn, after a quiet time, was not tried yet.
 func (c *conn) stalled(now uint32) bool {
-	return c.out.Len() > 0 && now-c.progress >= ceilSeconds(c.loop.edge.cfg.WriteStall)
+	return c.blocked && c.out.Len() > 0 && now-c.progress >= ceilSeconds(c.loop.edge.cfg.WriteStall)
 }
 
 // catchUp asks the table for one subscription that is behind, once the queue
