@@ -189,10 +189,35 @@ func (w *world) figures() {
 	if conns, err := w.conns(); err == nil {
 		f.Conns = conns
 	}
+	f.Closed, f.TurnedAway = w.byLabel("spillway_gateway_closed_total"), w.byLabel("spillway_gateway_refused_total")
 	if w.op != nil {
 		f.PlannedMs, f.GrantedPerSecond = int64(w.op.PlannedMs), w.op.GrantedPerSecond
 	}
 	w.incidents()
+}
+
+// byLabel sums the samples of a metric of the edges by its one label; those at zero are
+// left out.
+func (w *world) byLabel(name string) map[string]uint64 {
+	all := make(map[string]uint64)
+	if w.c == nil {
+		return all
+	}
+	for _, n := range w.c.Edges() {
+		_, text := n.Get(w.ctx, "/metrics")
+		for line := range strings.Lines(text) {
+			rest, ok := strings.CutPrefix(line, name+"{")
+			if !ok {
+				continue
+			}
+			label, value, _ := strings.Cut(rest, "} ")
+			_, label, _ = strings.Cut(label, "=")
+			if v, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && v > 0 {
+				all[strings.Trim(label, `"`)] += uint64(v)
+			}
+		}
+	}
+	return all
 }
 
 func ratio(a, b uint64) float64 {

@@ -35,7 +35,7 @@ func (w *world) promiseGrants() {
 	begin := w.at(w.t0)
 	if w.op != nil && w.op.GrantedPerSecond > 0 {
 		rate := w.op.GrantedPerSecond
-		over := excess(cut(w.seen.Arrivals, begin), rate, slack(rate))
+		over := excess(cut(w.seen.Arrivals, begin), rate, slack(rate)+resumeBurst) // I5: who is late comes by the lane
 		w.promise(over == 0, "arrivals stay within the grants", "peak %d/s, granted %.0f/s, %.0f above", w.report.Curve.Peaks["all"], rate, over)
 		return
 	}

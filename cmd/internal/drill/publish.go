@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type publisher struct {
 	to       routerv1.PublisherServiceClient
 	channels []string
 	rate     int
+	name     string        // of this run: its keys are its own
 	done     chan struct{} // closed when run has ended
 
 	mu    sync.Mutex // guards all below
@@ -33,7 +35,7 @@ type publisher struct {
 }
 
 func newPublisher(to routerv1.PublisherServiceClient, channels []string, rate int) *publisher {
-	return &publisher{to: to, channels: channels, rate: rate, acked: make([]uint64, len(channels)), done: make(chan struct{})}
+	return &publisher{to: to, channels: channels, rate: rate, name: rand.Text()[:8] + "-", acked: make([]uint64, len(channels)), done: make(chan struct{})}
 }
 
 // run publishes until ctx ends, and then until the last batch is acked or a grace over.
@@ -77,7 +79,7 @@ func (p *publisher) publish(ctx context.Context, batch []int) {
 		seqs[ch]++
 		name := p.channels[ch]
 		data := loadgen.AppendPayload(nil, name, seqs[ch], time.Now(), payloadBytes)
-		all[i] = &routerv1.Publication{Channel: name, Data: &routerv1.Publication_Json{Json: string(data)}, Key: fmt.Sprint(seqs[ch])}
+		all[i] = &routerv1.Publication{Channel: name, Data: &routerv1.Publication_Json{Json: string(data)}, Key: p.name + fmt.Sprint(seqs[ch])}
 	}
 	p.mu.Unlock()
 	open := batch

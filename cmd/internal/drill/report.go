@@ -65,6 +65,8 @@ type Figures struct {
 	Refused          map[string]uint64 `json:"refused_how"`
 	Codes            map[string]uint64 `json:"close_codes"`
 	Causes           map[string]uint64 `json:"ends_by_cause"`
+	Closed           map[string]uint64 `json:"edges_closed"`  // by reason, over the whole run, by edges that still live
+	TurnedAway       map[string]uint64 `json:"edges_refused"` // the same
 	MovesEach        []uint32          `json:"clients_by_moves"`
 	Conns            map[string]uint64 `json:"connections_at_end"`
 }
