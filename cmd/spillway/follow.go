@@ -151,7 +151,7 @@ func progressLine(op *routerv1.Operation) string {
 		fmt.Fprintf(&b, ", no room yet for %d", op.GetMissing())
 	}
 	if op.GetPlannedMs() > 0 {
-		left := time.UnixMilli(int64(op.GetStartedMs())).Add(millis(op.GetPlannedMs())).Sub(time.Now())
+		left := time.Until(time.UnixMilli(int64(op.GetStartedMs())).Add(millis(op.GetPlannedMs())))
 		fmt.Fprintf(&b, ", about %v left", max(0, left).Round(time.Second))
 	}
 	for _, text := range messages(op) {

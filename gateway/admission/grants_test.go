@@ -46,8 +46,10 @@ func TestGrantsLapse(t *testing.T) {
 		t.Error("a lapsed offer was confirmed")
 	}
 	o = g.Offer(request("a", 2, 1000, 0), receiver, late)
-	if !g.Confirm(confirm(o, 10*time.Second), late).Held || !g.Confirm(confirm(o, 10*time.Second), late).Held {
-		t.Error("not held")
+	for range 2 { // a repeat is harmless
+		if !g.Confirm(confirm(o, 10*time.Second), late).Held {
+			t.Error("not held")
+		}
 	}
 	move := &Move{Operation: "op-a", Edge: "a"}
 	if g.take(move, late.Add(24*time.Second)) == nil {

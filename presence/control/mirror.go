@@ -241,7 +241,7 @@ func decode(r Record) proto.Message {
 		}
 	case FolderSettings:
 		s := new(gatewayv1.Settings)
-		if "gateway" == id && read(s) {
+		if id == "gateway" && read(s) {
 			return s
 		}
 	}

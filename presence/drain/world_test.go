@@ -35,7 +35,6 @@ type edge struct {
 	rate     float64
 	freshly  float64
 	arrivals []time.Time // granted ones
-	strays   int
 }
 
 // mover is one plan with its clients.

@@ -35,7 +35,6 @@ type simEdge struct {
 	catching   int
 	dead       bool
 	windows    map[int64]*gatewayv1.Window // by its own clock
-	told       int64
 }
 
 // the first moment of every simulation, the start of a window

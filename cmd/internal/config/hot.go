@@ -105,9 +105,7 @@ func (f *GatewayFile) AdmissionSettings() admission.Settings {
 
 // hot checks what can change while an edge runs.
 func (c *checks) hot(f *GatewayFile) {
-	for _, err := range lines(f.AdmissionSettings().Validate()) {
-		c.errs = append(c.errs, err)
-	}
+	c.errs = append(c.errs, lines(f.AdmissionSettings().Validate())...)
 	l := &f.Limits
 	if l.Margin < 0 || l.MaxConns <= l.Margin {
 		c.bad("limits.max_conns", l.MaxConns, fmt.Sprintf("must be more than limits.margin (%d)", l.Margin))

@@ -42,14 +42,13 @@ type world struct {
 	live    *publisher         // of channels without history; nil: there are none
 	stopPub context.CancelFunc // of both
 
-	report  *Report
-	t0      time.Time // the incident begins; zero: it has not
-	quiet   reading   // of the store, when publishing began
-	reads0  reading   // at t0
-	before  map[string]uint64
-	seen    *loadgen.Report // after settled
-	op      *routerv1.Operation
-	settled bool
+	report *Report
+	t0     time.Time // the incident begins; zero: it has not
+	quiet  reading   // of the store, when publishing began
+	reads0 reading   // at t0
+	before map[string]uint64
+	seen   *loadgen.Report // after settled
+	op     *routerv1.Operation
 }
 
 // front is one address before all edges.

@@ -36,7 +36,6 @@ type Handshake struct {
 	out   []byte // said, not yet taken
 	err   error
 	ended bool
-	eof   bool
 }
 
 // Begin starts a handshake over raw. wake is called, from the handshake's goroutine,
