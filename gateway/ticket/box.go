@@ -117,7 +117,7 @@ func (b *Box) Open(text string, now time.Time) (*Ticket, error) {
 	s.text = append(s.text[:0], text...)
 	var err error
 	s.bytes, err = strict.AppendDecode(s.bytes[:0], s.text)
-	if err != nil || len(s.bytes) != strict.DecodedLen(len(text)) { // encoding/base64 skips CR and LF
+	if err != nil || strict.EncodedLen(len(s.bytes)) != len(text) { // encoding/base64 skips CR and LF
 		return nil, ErrNotGood
 	}
 	id := binary.BigEndian.Uint32(s.bytes)

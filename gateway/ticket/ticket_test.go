@@ -201,6 +201,20 @@ func TestRightsThatDoNotFitAreLeftOutAndNoneIsAdded(t *testing.T) {
 	}
 }
 
+// A ticket has one text: line ends, which encoding/base64 skips, do not make another,
+// however long the ticket is.
+func TestATicketHasOneText(t *testing.T) {
+	b := New("/spillway/c1", newRing())
+	for n := range 8 {
+		good := mustSeal(t, b, Ticket{Kind: Resume, HasSession: true, Edge: strings.Repeat("e", n)}, nil)
+		for _, end := range []string{"\n", "\r\n", "\n\n\n", "\n\n\n\n", "A", "="} {
+			if _, err := b.Open(good+end, now); !errors.Is(err, ErrNotGood) {
+				t.Errorf("%d characters and %q behind: %v", len(good), end, err)
+			}
+		}
+	}
+}
+
 func TestTicketsThatAreNotGood(t *testing.T) {
 	keys := newRing()
 	b := New("/spillway/c1", keys)
