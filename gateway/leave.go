@@ -65,7 +65,22 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	}
 	e.waitForCloses(b, deadline)
 	e.recordEnd(op, h, nil)
+	if h.figures(e.cfg.ID, start).Total > 0 {
+		e.endWindow(b)
+	}
 	return true
+}
+
+// endWindow waits until the window of the last closes is whole: membership says a last
+// load figure when the edge has ended, and what it does not tell is never known.
+func (e *Edge) endWindow(b bounds) {
+	timer := time.NewTimer(windowLength)
+	defer timer.Stop()
+	select {
+	case <-b.abort.Done():
+	case <-b.failing.Done():
+	case <-timer.C:
+	}
 }
 
 // lastClose leaves the closes and the farewell their part of the deadline.

@@ -85,6 +85,7 @@ func (b *Board) Run(ctx context.Context, l presence.Listener) error {
 	for {
 		select {
 		case <-ctx.Done():
+			b.say(l) // the last word: what happened since the one before would be known to nobody
 			return nil
 		case msg := <-in:
 			b.take(msg, l)

@@ -129,6 +129,30 @@ func TestAllRegionsAreHeardAndOneself(t *testing.T) {
 	}
 }
 
+// Whoever ends says a last figure, also long before the next one would be due: what
+// happened since the one before is known to nobody else.
+func TestTheLastWordIsSaid(t *testing.T) {
+	server := start(t, 0)
+	ear := listen(t, server, "ear", "eu")
+	l := ear.listener("leaver", "eu")
+	own := l.Own
+	l.Own = func() (*presence.Figure, time.Duration) {
+		f, _ := own()
+		return f, time.Hour
+	}
+	b := NewBoard(connect(t, server), "test", "eu", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx, l) }() // ended and waited for below
+	eventually(t, "its first figure is heard", func() bool { return ear.count("leaver") > 0 })
+	before := ear.count("leaver")
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its last figure is heard", func() bool { return ear.count("leaver") > before })
+}
+
 func TestFiguresFlowAgainAfterAnOutage(t *testing.T) {
 	server := start(t, 0)
 	port := server.Port()

@@ -102,6 +102,43 @@ func TestAKilledEdgeIsOneIncidentOnEveryRouter(t *testing.T) {
 	})
 }
 
+// An edge hands its clients over within less than the time between two load figures,
+// and ends: all whom it told are counted.
+func TestADrainedEdgeCountsAllWhomItTold(t *testing.T) {
+	const clients = 40
+	c := newCluster(t)
+	edges := c.Edges()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	for range clients {
+		cl, err := client.New(edges[0].URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cl.Close() })
+		if err := cl.Connect(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin := routerv1.NewAdminServiceClient(c.dial("router-1"))
+	eventually(t, 10*time.Second, "the router has heard of the clients", func() bool { return conns(ctx, admin, edges[0].Name) == clients })
+	if err := edges[0].Stop(30 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	var last []*routerv1.Incident
+	eventually(t, 20*time.Second, "one incident with all clients", func() bool {
+		answer, err := admin.ListIncidents(ctx, &routerv1.ListIncidentsRequest{})
+		if err != nil {
+			return false
+		}
+		last = answer.Incidents
+		return len(last) == 1 && len(last[0].Causes) == 1 && last[0].Causes[0].Displaced >= clients
+	})
+	if cause := last[0].Causes[0]; cause.Kind != "operation" || cause.Displaced != clients {
+		t.Errorf("the router tells %v", cause)
+	}
+}
+
 func conns(ctx context.Context, admin routerv1.AdminServiceClient, node string) uint64 {
 	answer, err := admin.ListNodes(ctx, &routerv1.ListNodesRequest{})
 	if err != nil {
