@@ -156,7 +156,7 @@ func (d *devCluster) build(ctx context.Context, c *devCmd, dir string, log *slog
 		gc.Node, gc.Listen = node, local(after(c.WSPort, i))
 		gc.ID, gc.OpsListen = fmt.Sprint("edge-", i+1), local(after(c.OpsPort, i))
 		gc.Auth.Anonymous, gc.Auth.HS256SecretFile = true, d.secret
-		gc.Drain.Deadline = devDrain
+		gc.Drain = config.Drain{Deadline: devDrain} // nobody stands in front
 		edge, err := edgenode.New(ctx, &gc, log)
 		if err != nil {
 			return err

@@ -75,7 +75,7 @@ trusted_proxies: []
 	}
 	want := DefaultGateway()
 	want.ID, want.Region, want.AdvertiseURL = "edge-1", "eu", "ws://127.0.0.1:8400/v1/ws"
-	want.Auth.HS256SecretFile = secret
+	want.Auth.HS256SecretFile, want.Drain.Notice = secret, 0
 	want.Origins, want.TrustedProxies = []string{}, []string{}
 	if !reflect.DeepEqual(*g, want) {
 		t.Errorf("got  %+v\nwant %+v", *g, want)
@@ -303,5 +303,29 @@ func TestSettingsOfTheClusterAreHotKeysOnly(t *testing.T) {
 	with, err := f.WithSettings("admission: {enabled: false, wait: 1s}")
 	if err != nil || with.Admission.Enabled || with.Admission.Wait != time.Second || !f.Admission.Enabled || !reflect.DeepEqual(with.Cold(), f.Cold()) {
 		t.Errorf("%v: %+v over %+v", err, with, f)
+	}
+}
+
+// Behind one address a drain waits for the balancer's health checks, unless the file
+// says something else; never for the whole deadline.
+func TestADrainWaitsForBalancersWhereThereIsOne(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"advertise_url: ws://a/v1/ws\n": 0,
+		"":                              15 * time.Second,
+		"drain: {deadline: 10s}\n":      6 * time.Second,
+		"drain: {notice: 0s}\n":         0,
+		"drain: {notice: 2s}\n":         2 * time.Second,
+		"advertise_url: ws://a/v1/ws\ndrain: {notice: 3s}\n": 3 * time.Second,
+	} {
+		f, err := LoadGateway(Source{File: write(t, "gateway.yaml", "auth: {anonymous: true}\n"+text)}, func(*GatewayFile) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.DrainNotice(); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+		if with, err := f.WithSettings("drain: {deadline: 20s}"); err != nil || f.Drain.Notice == noticeUnset && f.AdvertiseURL == "" && with.DrainNotice() > 15*time.Second {
+			t.Errorf("%q with settings: %v, %v", text, with, err)
+		}
 	}
 }

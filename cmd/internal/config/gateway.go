@@ -86,7 +86,7 @@ type Heartbeat struct {
 // Drain is how an edge leaves.
 type Drain struct {
 	Deadline time.Duration `yaml:"deadline"` // from the signal to the last close; default 25s
-	Notice   time.Duration `yaml:"notice"`   // of it, wait for balancers first; default 0s
+	Notice   time.Duration `yaml:"notice"`   // of it, wait for balancers first; default 0s, 15s (at most 3/5 of the deadline) without advertise_url
 }
 
 // Rebalance is when an overfull edge hands over its surplus.
@@ -113,7 +113,7 @@ func DefaultGateway() GatewayFile {
 			Wait: 3 * time.Second, MaxWaiting: 4_096, Adaptive: true, CriticalReserve: 100, ForeignPercent: 80,
 		},
 		Heartbeat: Heartbeat{PingInterval: 30 * time.Second, PongTimeout: 10 * time.Second},
-		Drain:     Drain{Deadline: 25 * time.Second},
+		Drain:     Drain{Deadline: 25 * time.Second, Notice: noticeUnset},
 		Rebalance: Rebalance{Ratio: 1.1, Surplus: 200, Window: 10 * time.Minute},
 	}
 }

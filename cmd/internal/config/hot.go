@@ -103,6 +103,25 @@ func (f *GatewayFile) AdmissionSettings() admission.Settings {
 	}
 }
 
+// noticeUnset: the file does not say; no duration that a file can have.
+const noticeUnset = time.Duration(-1 << 63)
+
+// noticeBehindOne is what a balancer may take to see that an edge is not ready: two
+// checks of 5 s, and some.
+const noticeBehindOne = 15 * time.Second
+
+// DrainNotice is how long a drain waits for balancers: an edge with an address of its
+// own need not, one behind a balancer must outlast its health checks.
+func (f *GatewayFile) DrainNotice() time.Duration {
+	switch {
+	case f.Drain.Notice != noticeUnset:
+		return f.Drain.Notice
+	case f.AdvertiseURL != "":
+		return 0
+	}
+	return min(noticeBehindOne, f.Drain.Deadline*3/5)
+}
+
 // hot checks what can change while an edge runs.
 func (c *checks) hot(f *GatewayFile) {
 	c.errs = append(c.errs, lines(f.AdmissionSettings().Validate())...)
@@ -128,7 +147,7 @@ func (c *checks) hot(f *GatewayFile) {
 	if f.Heartbeat.PingInterval < 2*time.Second {
 		c.bad("heartbeat.ping_interval", f.Heartbeat.PingInterval, "must be at least 2s")
 	}
-	if f.Drain.Notice < 0 || f.Drain.Notice >= f.Drain.Deadline {
+	if n := f.Drain.Notice; n != noticeUnset && (n < 0 || n >= f.Drain.Deadline) {
 		c.bad("drain.notice", f.Drain.Notice, "must be shorter than drain.deadline, which includes it")
 	}
 	if f.Rebalance.MaxAge < 0 {

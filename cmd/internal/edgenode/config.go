@@ -58,7 +58,7 @@ func settings(f *config.GatewayFile) gateway.Settings {
 		MaxSubscriptions: f.Limits.MaxSubscriptions, MaxFrameBytes: f.Limits.MaxFrameBytes,
 		RefusalsPerSecond: f.Limits.RefusalsPerSecond, ReloadPerSecond: f.Limits.ReloadsPerSecond,
 		PingInterval: f.Heartbeat.PingInterval, PongTimeout: f.Heartbeat.PongTimeout,
-		DrainDeadline: f.Drain.Deadline, DrainNotice: f.Drain.Notice,
+		DrainDeadline: f.Drain.Deadline, DrainNotice: f.DrainNotice(),
 		Rebalance: gateway.Rebalance{
 			Off: f.Rebalance.Off, Ratio: f.Rebalance.Ratio, Surplus: f.Rebalance.Surplus, Window: f.Rebalance.Window, MaxAge: f.Rebalance.MaxAge, Balancer: f.Rebalance.BalancerCounts,
 		},
