@@ -38,9 +38,7 @@ func (e *Edge) sayProgress(h *handover, p *drain.Plan, now time.Time, ended bool
 	if f.Message != "" && f.Message != h.message {
 		e.log.Warn("handing over", "operation", h.operation, "message", f.Message)
 	}
-	if f.Message != "" {
-		h.message = f.Message
-	}
+	h.message = f.Message
 	f.Ended = ended
 	e.metrics.handover.show(f)
 	if e.peers == nil {

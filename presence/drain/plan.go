@@ -39,6 +39,8 @@ type Plan struct {
 	granted   int // confirmed so far
 	sentTo    map[string]bool
 	message   string
+	bare      int    // let go without a grant so far
+	why       string // there was none for the first of them
 	bareMoves pace
 	barePace  pace
 	tailPace  pace
@@ -80,7 +82,8 @@ func (p *Plan) Tick(now time.Time, counts Counts, receivers []Receiver) []Action
 		p.finish()
 		if !p.cfg.GrantedOnly {
 			p.out = append(p.out, Action{Kind: CloseAll})
-			p.missing, p.message = 0, ""
+			p.letGo(p.missing)
+			p.missing, p.message = 0, p.lasting()
 		}
 		return p.take()
 	}
@@ -154,15 +157,47 @@ func (p *Plan) words() string {
 	if p.cfg.GrantedOnly {
 		then = "they stay"
 	}
-	switch {
+	switch cause := p.cause(); {
 	case !p.short:
-		return ""
+		return p.lasting()
 	case p.away:
-		return fmt.Sprintf("the bus is away: no room can be asked for %d of %d clients; %s", p.missing, all, then)
+		return fmt.Sprintf("%s: no room can be asked for %d of %d clients; %s", cause, p.missing, all, then)
 	case len(p.receivers) == 0:
-		return fmt.Sprintf("no other edge serves; %d clients: %s", p.missing, then)
+		return fmt.Sprintf("%s; %d clients: %s", cause, p.missing, then)
+	default:
+		return fmt.Sprintf("%s for %d of %d clients; %s", cause, p.missing, all, then)
 	}
-	return fmt.Sprintf("no room elsewhere for %d of %d clients; %s", p.missing, all, then)
+}
+
+// cause is why clients get no grant.
+func (p *Plan) cause() string {
+	switch {
+	case p.away:
+		return "the bus is away"
+	case len(p.receivers) == 0:
+		return "no other edge serves"
+	}
+	return "no room elsewhere"
+}
+
+// letGo notes clients that go without a grant.
+func (p *Plan) letGo(n int) {
+	if n <= 0 {
+		return
+	}
+	if p.bare == 0 {
+		p.why = p.cause()
+	}
+	p.bare += n
+}
+
+// lasting is what is left to say when nobody lacks room: that a round was short for a
+// moment is no news once all have room; who went without a grant meanwhile is.
+func (p *Plan) lasting() string {
+	if p.bare == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d clients were told or closed without a grant", p.why, p.bare)
 }
 
 // move hands out the slots of those who can move.
@@ -203,6 +238,7 @@ func (p *Plan) move() {
 	}
 	n, first, every := p.bareMoves.evenly(p.now, p.lastTell, min(bare, left))
 	if n > 0 {
+		p.letGo(n)
 		p.out = append(p.out, Action{Kind: Move, Count: n, First: first, Every: every, Grace: p.grace})
 	}
 }
@@ -249,6 +285,7 @@ func (p *Plan) close() {
 	}
 	if !p.cfg.GrantedOnly && p.short {
 		n, first, every := p.barePace.evenly(p.now, p.cfg.End, min(bare, left))
+		p.letGo(n)
 		shut(n, first, every)
 	}
 }
