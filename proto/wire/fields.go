@@ -16,6 +16,7 @@ const (
 	fAfterMS
 	fAttempt
 	fChannel
+	fChannels
 	fClient
 	fClose
 	fCode
@@ -47,6 +48,7 @@ const (
 	fPingIntervalMS
 	fPongTimeoutMS
 	fPresence
+	fPublications
 	fReason
 	fRecovered
 	fRegion
@@ -70,10 +72,10 @@ const (
 )
 
 var fieldNames = [fieldCount]string{
-	"", "after_ms", "attempt", "channel", "client", "close", "code", "count", "counts_only", "data", "data_b64",
+	"", "after_ms", "attempt", "channel", "channels", "client", "close", "code", "count", "counts_only", "data", "data_b64",
 	"deadline_ms", "epoch", "error", "events", "expires_in_ms", "from", "id", "info", "joined", "key", "last", "left",
 	"limit", "max_frame_bytes", "members", "message", "meta", "more", "node", "offset", "pending", "ping_interval_ms",
-	"pong_timeout_ms", "presence", "reason", "recovered", "region", "reload_after_ms", "resumed", "retry_after_ms",
+	"pong_timeout_ms", "presence", "publications", "reason", "recovered", "region", "reload_after_ms", "resumed", "retry_after_ms",
 	"retry_window_ms", "rev", "reverse", "scope", "session", "subscriptions", "temporary", "ticket", "time_ms", "token",
 	"type", "url", "user",
 }

@@ -1,6 +1,7 @@
 // Package wire holds what everybody who speaks the client protocol agrees on:
 // limits, channel names and their bus subjects, positions, close codes, error
-// words, and the JSON form of the frames of spillway.client.v1.
+// words, and the JSON form of the frames of spillway.client.v1; besides, the JSON
+// form of the router's API over HTTP (api.go).
 //
 // Edges, routers and the Go SDK call it. Everything here is a pure function
 // without state; decoders take bytes from strangers, allocate in proportion to
