@@ -10,6 +10,7 @@ type metrics struct {
 	storeCalls    storeCalls
 	asks          askCounters
 	overflows     prometheus.Counter
+	rateLimited   prometheus.Counter
 	abandoned     prometheus.Counter
 	repeats       prometheus.Counter
 	races         prometheus.Counter
@@ -87,6 +88,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 			unavailable: asks.WithLabelValues("unavailable"), refused: asks.WithLabelValues("refused"),
 		},
 		overflows:     counter("publish_overflows_total", "Publishes refused because too many were waiting."),
+		rateLimited:   counter("publishes_rate_limited_total", "Publishes refused because their namespace takes no more a second."),
 		abandoned:     counter("publishes_abandoned_total", "Publishes dropped unstarted because their caller gave up."),
 		repeats:       counter("key_repeats_total", "Publishes whose key the store knew."),
 		races:         counter("races_lost_total", "Runs lost to another writer of the channel."),
@@ -110,7 +112,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		readRanges:    histogram("read_ranges", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
 	if r != nil {
-		r.MustRegister(publishes, calls, asks, m.overflows, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
+		r.MustRegister(publishes, calls, asks, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
 			m.failures, m.storeBehind, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed,
 			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)
 		s.register(r)

@@ -60,6 +60,9 @@ type Namespace struct {
 	Recover     bool   // missed events may be fetched; without it clients reload
 	Subscribe   Access // not Nobody
 	Publish     Access
+
+	PublishPerSecond int // events that each router takes from all publishers together; 0: no limit
+	PublishBurst     int // of them at once; 0: those of one second
 }
 
 // DefaultNamespace is what a namespace has that says nothing of its own.
@@ -88,6 +91,12 @@ func (n Namespace) validate(name string, p *problems) {
 	default:
 		p.add(field+".durability", n.Durability, "must be committed or none")
 	}
+	if n.PublishPerSecond < 0 || n.PublishBurst < 0 {
+		p.add(field+".publish_per_second", n.PublishPerSecond, "rate and burst must not be negative")
+	}
+	if n.PublishBurst > 0 && n.PublishPerSecond == 0 {
+		p.add(field+".publish_burst", n.PublishBurst, "needs publish_per_second")
+	}
 	if n.Subscribe > Everyone {
 		p.add(field+".subscribe", n.Subscribe, "must be granted or everyone")
 	}
@@ -104,17 +113,21 @@ type namespaces struct {
 	// immutable after newNamespaces
 	known map[string]*Namespace
 	open  *Namespace // for every other name; nil: they are refused
+	rates map[*Namespace]*rate
 
 	seen  sync.Map // open names in use, for retention; read on every call, written once a name
 	seenN atomic.Int64
 }
 
 func newNamespaces(cfg *Config) *namespaces {
-	n := &namespaces{known: make(map[string]*Namespace)}
+	n := &namespaces{known: make(map[string]*Namespace), rates: make(map[*Namespace]*rate)}
 	user := DefaultNamespace()
 	n.known[wire.UserNamespace] = &user
 	for name, ns := range cfg.Namespaces {
 		n.known[name] = &ns
+		if rate := newRate(name, &ns); rate != nil {
+			n.rates[&ns] = rate
+		}
 	}
 	if cfg.OpenNamespaces {
 		open := DefaultNamespace()

@@ -187,10 +187,14 @@ func (r *Router) serveHere(ctx context.Context, pubs []*publication) {
 	}
 }
 
-// admit checks a publication against names, limits and the namespace's rules; one
+// admit checks a publication against names, limits, the namespace's rules and its rate; one
 // that fails is finished at once.
 func (r *Router) admit(p *publication) {
-	if res := r.check(p); res.code != codes.OK {
+	res := r.check(p)
+	if res.code == codes.OK {
+		res = r.limit(p) // last, so that mistakes cost nothing of the rate
+	}
+	if res.code != codes.OK {
 		p.finish(res)
 	}
 }

@@ -41,6 +41,9 @@ type Namespace struct {
 	Recover     bool          `yaml:"recover"`      // clients may fetch what they missed; default true
 	Subscribe   string        `yaml:"subscribe"`    // granted: whose token names the channel; everyone. Default granted
 	Publish     string        `yaml:"publish"`      // granted, everyone, or nobody: backends only. Default nobody
+
+	PublishPerSecond int `yaml:"publish_per_second"` // events that each router takes from all publishers together; 0: no limit. Default 0
+	PublishBurst     int `yaml:"publish_burst"`      // of them at once; 0: those of one second. Default 0
 }
 
 // API says who may call the router.
@@ -144,6 +147,12 @@ func (c *checks) namespace(field, name string, ns Namespace) {
 	}
 	if ns.HistoryTTL < 0 {
 		c.bad(field+".history_ttl", ns.HistoryTTL, "must not be negative")
+	}
+	if ns.PublishPerSecond < 0 || ns.PublishBurst < 0 {
+		c.bad(field+".publish_per_second", ns.PublishPerSecond, "rate and burst must not be negative")
+	}
+	if ns.PublishBurst > 0 && ns.PublishPerSecond == 0 {
+		c.bad(field+".publish_burst", ns.PublishBurst, "needs publish_per_second")
 	}
 	if !oneOf(ns.Durability, "committed", "none") {
 		c.bad(field+".durability", ns.Durability, "must be committed or none")

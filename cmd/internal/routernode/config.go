@@ -62,6 +62,7 @@ func namespace(in config.Namespace) router.Namespace {
 	out := router.Namespace{
 		HistorySize: in.HistorySize, HistoryTTL: in.HistoryTTL, Recover: in.Recover,
 		Subscribe: access[in.Subscribe], Publish: access[in.Publish],
+		PublishPerSecond: in.PublishPerSecond, PublishBurst: in.PublishBurst,
 	}
 	if in.Durability == "none" {
 		out.Durability = router.None
