@@ -59,6 +59,7 @@ $(BIN)/staticcheck-$(STATICCHECK):
 
 unit:
 	go test $(TESTFLAGS) ./...
+	go test -timeout 5m ./gateway/admission # the storms whole: under -race they are small
 
 # A short run of every fuzz target.
 fuzz:

@@ -69,7 +69,7 @@ func lose(t testing.TB, x loss, p policy, seed uint64) (*storm, outcome, time.Du
 // lanes in any window (I5), everybody is back within 1.3 n/rate and one try, and
 // nobody starves.
 func TestLossesSettleWithinTheRate(t *testing.T) {
-	for _, x := range losses {
+	for _, x := range losses[:small(len(losses), 2)] {
 		for _, p := range []policy{sdk, everySec, everyFive} {
 			t.Run(x.name+", "+p.String(), func(t *testing.T) {
 				s, o, ideal := lose(t, x, p, 1)
