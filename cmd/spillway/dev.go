@@ -38,8 +38,13 @@ const (
 	maxEdges = 50
 	// joinTime bounds the wait until every node sees every other.
 	joinTime = 20 * time.Second
-	// devDrain is short: whoever presses ctrl-C is waiting.
-	devDrain = time.Second
+	// devDrain is what `spillway drain` takes at most unless it says otherwise. In one
+	// second, as it once was, clients that were slow to move were cut off; in production
+	// it is 25 s, for more clients than there are here.
+	devDrain = 10 * time.Second
+	// devStop is the same when everything stops: whoever pressed ctrl-C is waiting, and
+	// there is nowhere to move to.
+	devStop = time.Second
 )
 
 // devCluster is what `spillway dev` runs, from the leaves to the root.
@@ -81,7 +86,7 @@ func (c *devCmd) Run(e *env) error {
 	// let their clients go while the router still answers.
 	group := run.NewGroup(log)
 	group.Add("router", func(ctx context.Context) error { return cluster.router.Run(ctx, e.abort) })
-	group.Add("edges", func(ctx context.Context) error { return cluster.runEdges(ctx, e.abort) }, devDrain+10*time.Second)
+	group.Add("edges", func(ctx context.Context) error { return cluster.runEdges(ctx, e.abort) }, devStop+10*time.Second)
 	group.Add("greeting", func(ctx context.Context) error {
 		if cluster.joined(ctx) {
 			c.greet(cmp.Or[io.Writer](c.out, os.Stdout), cluster, dir.Path, time.Since(begun))
@@ -184,12 +189,38 @@ func forgetMembers(ctx context.Context, cfg config.Etcd, log *slog.Logger) error
 	return nil
 }
 
+// runEdges returns when ctx has ended and the edges with it, or one fails. An edge that
+// was drained stays away; the others, or nobody, go on.
 func (d *devCluster) runEdges(ctx, abort context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	running, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	stop := context.AfterFunc(ctx, func() {
+		d.hurry() // before they begin to leave
+		leave()
+	})
+	defer stop()
+	g, running := errgroup.WithContext(running)
 	for _, edge := range d.edges {
-		g.Go(func() error { return edge.Run(ctx, abort) }) // ends with ctx or abort; waited for below
+		g.Go(func() error { // ends with running or abort, or is drained; waited for below
+			err := edge.Run(running, abort)
+			if err != nil {
+				d.hurry()
+			}
+			return err
+		})
 	}
-	return g.Wait()
+	err := g.Wait()
+	if err == nil {
+		<-ctx.Done()
+	}
+	return err
+}
+
+// hurry gives edges that leave from now on, or are leaving, a moment only.
+func (d *devCluster) hurry() {
+	for _, edge := range d.edges {
+		edge.StopWithin(devStop)
+	}
 }
 
 // joined waits until every node is ready and sees all the others.

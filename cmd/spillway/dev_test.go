@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsutil"
 	"go.uber.org/goleak"
 )
 
@@ -134,6 +137,52 @@ func TestDevWithDataSurvivesAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	followAsUser(t, d, file)
+}
+
+// A drain in dev cuts nobody off who is a little slow to move. When the last edge has
+// been drained, dev goes on.
+func TestADrainInDevLeavesClientsTime(t *testing.T) {
+	d := startDev(t, t.TempDir())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, _, _, err := ws.Dial(ctx, d.edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := wsutil.WriteClientText(conn, []byte(`{"type":"connect","id":1,"attempt":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan string, 1)
+	go func() { // ends with the command, waited for below
+		out, errs, _ := spillway(t, "", "drain", "edge-1", "--server", d.server)
+		drained <- out + errs
+	}()
+	var hint struct {
+		Type       string `json:"type"`
+		DeadlineMS int    `json:"deadline_ms"`
+	}
+	for hint.Type != "reconnect" {
+		text, err := wsutil.ReadServerText(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, _, _ := bytes.Cut(text, []byte("\n"))
+		if err := json.Unmarshal(line, &hint); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if hint.DeadlineMS < 1000 {
+		t.Errorf("a client has %d ms to move", hint.DeadlineMS)
+	}
+	conn.Close()
+	if said := <-drained; !strings.Contains(said, "1 moved") && !strings.Contains(said, "1 of 1") && !strings.Contains(said, "left by themselves") {
+		t.Errorf("drain said %s", said)
+	}
+	if out, errs, code := spillway(t, "", "nodes", "--server", d.server); code != 0 || strings.Contains(out, "edge-1") {
+		t.Errorf("nodes after the drain: %d %s%s", code, out, errs)
+	}
+	d.interrupt(t)
 }
 
 // followAsUser reads the newest two events of the channel, then is interrupted.

@@ -159,6 +159,14 @@ func (n *Node) OpsAddr() string { return n.ops.Addr() }
 // Ready says that the edge has joined and is not leaving.
 func (n *Node) Ready() bool { return n.edge.Ready() }
 
+// StopWithin changes what a stop may take that begins from now on, also one that hurries
+// a drain which is under way. From any goroutine.
+func (n *Node) StopWithin(d time.Duration) {
+	s := n.edge.Settings()
+	s.DrainDeadline, s.DrainNotice = d, 0
+	_ = n.edge.Reload(s) // the edge counts and logs what it refuses
+}
+
 // Members is the cluster as the edge sees it.
 func (n *Node) Members() *presence.Snapshot { return n.members.Snapshot() }
 
