@@ -71,7 +71,7 @@ func newFleetOf(t *testing.T, change func(id string, c *Config), names ...string
 			if change != nil {
 				change(id, c)
 			}
-			s := &seat{f, id}
+			s := &seat{f, id, uint64(i) + 100}
 			d.Members, d.Peers, d.Operations, d.Talk, d.Tickets = s, s, s, s, new(oneKey)
 		})
 		f.set(func() {
@@ -186,13 +186,13 @@ func (f *fleet) ofEdge(id string) *gatewayv1.Operation {
 
 // begin puts an operation into the registry.
 func (f *fleet) begin(op *gatewayv1.Operation) {
-	if err := (&seat{f, ""}).PutOperation(f.t.Context(), op); err != nil {
+	if err := (&seat{fleet: f}).PutOperation(f.t.Context(), op); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
 func (f *fleet) setState(id string, state gatewayv1.OperationState) {
-	err := (&seat{f, ""}).UpdateOperation(f.t.Context(), id, func(op *gatewayv1.Operation) bool { op.State = state; return true })
+	err := (&seat{fleet: f}).UpdateOperation(f.t.Context(), id, func(op *gatewayv1.Operation) bool { op.State = state; return true })
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -201,8 +201,11 @@ func (f *fleet) setState(id string, state gatewayv1.OperationState) {
 // seat is one edge's place in the fleet.
 type seat struct {
 	*fleet
-	id string
+	id          string
+	incarnation uint64 // of this process, whatever the registry still shows
 }
+
+func (s *seat) Incarnation() uint64 { return s.incarnation }
 
 func (s *seat) Snapshot() *presence.Snapshot {
 	s.mu.Lock()

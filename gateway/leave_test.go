@@ -139,6 +139,25 @@ func TestADrainByOperationEndsTheProcessAndCanBeUndone(t *testing.T) {
 	f.checkFigures("e1", opDone)
 }
 
+// An edge that died while it left and came back at once finds the record of the one
+// that died in the registry, under its own id, and the drain that was meant for that.
+func TestARestartedEdgeIsNotDrainedForTheOneThatDied(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "e2")
+	f.set(func() {
+		f.members["e1"].Incarnation = 55
+		f.members["e1"].State = gatewayv1.State_STATE_DRAINING
+	})
+	f.begin(&gatewayv1.Operation{Id: "1-a", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 55, DeadlineMs: 5_000, Cause: "api"})
+	c := f.crowd("e1", 5)
+	f.begin(&gatewayv1.Operation{Id: "2-b", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 100, DeadlineMs: 5_000, Cause: "api"})
+	f.waitEnd("e1")
+	c.rest()
+	if p := f.progress["e1"]; p == nil || p.Operation != "2-b" || p.Total != 5 {
+		t.Errorf("it left for %v", p)
+	}
+}
+
 func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "e1", "e2")

@@ -89,8 +89,12 @@ func (e *Edge) addressOf(id string) string {
 	return m.Address
 }
 
-// incarnation of this edge as membership has it; 0: not there yet.
+// incarnation of this edge; 0: not known. A membership that does not say it shows it
+// once the edge is there; but what it shows may as well be one that died before.
 func (e *Edge) incarnation() uint64 {
+	if m, ok := e.members.(interface{ Incarnation() uint64 }); ok {
+		return m.Incarnation()
+	}
 	if m := e.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: e.cfg.ID}); m != nil {
 		return m.Incarnation
 	}

@@ -141,6 +141,10 @@ func (c *Cluster) SetAddress(address string) { c.cfg.Self.Address = address }
 // ID is this node's member id.
 func (c *Cluster) ID() string { return c.cfg.Self.Id }
 
+// Incarnation of this node, whether it is registered yet or not: until the lease of one
+// that died has run out, the registry shows that one under the same id.
+func (c *Cluster) Incarnation() uint64 { return c.cfg.Self.Incarnation }
+
 // LastHeard is when a member's last load figure came; zero: never.
 func (c *Cluster) LastHeard(key Key) time.Time {
 	c.mu.Lock()
