@@ -132,6 +132,7 @@ func (s adminService) show(op *gatewayv1.Operation) *routerv1.Operation {
 	o := &routerv1.Operation{
 		Id: op.Id, Kind: control.KindName(op.Kind), State: control.StateName(op.State), Node: op.Node, Region: op.Region,
 		StartedMs: op.StartedMs, EndedMs: op.EndedMs, DeadlineMs: op.DeadlineMs, Cause: op.Cause, Message: op.Message,
+		Settlement: showSettlement(s.settlement(op)),
 	}
 	for _, h := range op.Hooks {
 		o.Hooks = append(o.Hooks, h.Step+": "+h.Outcome)

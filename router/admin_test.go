@@ -330,11 +330,11 @@ func TestAnEvacuationIsCheckedToldHeldAndReturned(t *testing.T) {
 	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e2", Total: 400, Moved: 100, Remaining: 300, AtMs: 1})
 	eventually(t, "a quarter is told", func() bool { return slices.Contains(hook.steps(), "quarter") })
 	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e1", Total: 600, Moved: 600, AtMs: 2, Ended: true})
-	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e2", Total: 400, Moved: 399, Closed: 1, AtMs: 2, Ended: true})
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e2", Total: 400, Moved: 390, Closed: 1, Remaining: 9, AtMs: 2, Ended: true})
 	eventually(t, "the region is held", func() bool {
 		return w.agree.Operation(begun.Operation).State == gatewayv1.OperationState_OPERATION_STATE_HELD
 	})
-	if op := w.agree.Operation(begun.Operation); !strings.Contains(op.Message, "999 of 1000 clients moved") || len(op.Progress) != 2 {
+	if op := w.agree.Operation(begun.Operation); !strings.Contains(op.Message, "990 of 1000 clients moved") || !strings.Contains(op.Message, "9 had no room elsewhere and stay") || len(op.Progress) != 2 {
 		t.Errorf("the report is %v", op)
 	}
 	eventually(t, "the end is told", func() bool { return slices.Contains(hook.steps(), "done") })

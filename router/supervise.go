@@ -70,6 +70,7 @@ func (s *supervisor) look(ctx context.Context) {
 		if op.State == gatewayv1.OperationState_OPERATION_STATE_RUNNING {
 			s.judge(ctx, op, figures, seen)
 		}
+		s.keepSettlement(ctx, op)
 		if step := dueStep(op, figures); step != "" {
 			s.callHooks(ctx, op, step, figures)
 		}
@@ -128,7 +129,7 @@ func (s *supervisor) verdict(op *gatewayv1.Operation, figures []*gatewayv1.Progr
 // evacuationVerdict holds a region when all its edges have ended their part or are
 // gone.
 func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]*gatewayv1.Progress, seen map[string]bool) (gatewayv1.OperationState, string) {
-	var total, moved, closed, stragglers uint32
+	var total, moved, closed, stragglers, remaining uint32
 	for _, m := range s.members.Snapshot().Members() {
 		if m.Role == gatewayv1.Role_ROLE_EDGE && m.Region == op.Region && (last[m.Id] == nil || !last[m.Id].Ended) {
 			return gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED, ""
@@ -143,12 +144,16 @@ func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]
 			lost++
 		}
 		total, moved, closed, stragglers = total+p.Total, moved+p.Moved, closed+p.Closed, stragglers+p.Stragglers
+		remaining += p.Remaining
 	}
 	if len(last) == 0 && !s.gone(op, "", 0, seen) {
 		return gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED, "" // edges that have just started may not have spoken
 	}
 	took := s.now().Sub(time.UnixMilli(int64(op.StartedMs))).Round(time.Second)
-	message := fmt.Sprintf("%d of %d clients moved in %v, %d closed, %d stragglers; the region is held empty", moved, total, took, closed, stragglers)
+	message := fmt.Sprintf("%d of %d clients moved in %v, %d closed, %d stragglers", moved, total, took, closed, stragglers)
+	if remaining > 0 {
+		message += fmt.Sprintf("; %d had no room elsewhere and stay", remaining)
+	}
 	if lost > 0 {
 		message += fmt.Sprintf("; %d edges died on the way", lost)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -21,6 +22,9 @@ const (
 	followRetry = time.Second
 	// lineEvery is the time between two lines about progress where there is no terminal.
 	lineEvery = 5 * time.Second
+	// settleWait is how long the report of an evacuation waits for regions to settle:
+	// that takes five calm seconds at least, and three until they are told.
+	settleWait = 20 * time.Second
 )
 
 // partlyError ends a command with exit code 3.
@@ -42,6 +46,7 @@ type follower struct {
 	bar  *progress
 	last time.Time // of a line
 	seen *routerv1.Operation
+	held time.Time // since when all edges of an evacuated region are done
 }
 
 // follow returns when the operation has ended or a region is held empty. A router that
@@ -70,6 +75,18 @@ func (f *follower) follow(ctx context.Context, id string) error {
 	}
 }
 
+// settles is how much longer to wait for the settle time of an evacuation; 0: it is
+// there, or will not be waited for.
+func (f *follower) settles() time.Duration {
+	switch {
+	case f.seen.GetState() != "held" || f.seen.GetSettlement().GetSettled():
+		return 0
+	case f.held.IsZero():
+		f.held = time.Now()
+	}
+	return max(0, settleWait-time.Since(f.held))
+}
+
 // lasting says that to ask again is no use.
 func lasting(err error) bool {
 	switch status.Code(err) {
@@ -82,6 +99,12 @@ func lasting(err error) bool {
 func (f *follower) watch(ctx context.Context, id string) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	wait := time.Duration(math.MaxInt64)
+	if !f.held.IsZero() {
+		wait = f.settles()
+	}
+	enough := time.AfterFunc(wait, cancel) // all that is missing may be the settle time
+	defer enough.Stop()
 	stream, err := f.client.WatchOperation(ctx, &routerv1.WatchOperationRequest{Operation: id})
 	if err != nil {
 		return false, err
@@ -89,14 +112,18 @@ func (f *follower) watch(ctx context.Context, id string) (done bool, err error) 
 	for {
 		r, err := stream.Recv()
 		if err != nil {
-			return false, err
+			return !f.held.IsZero() && f.settles() == 0, err
 		}
 		f.seen = r.GetOperation()
 		if err := f.show(); err != nil {
 			return false, err
 		}
-		if f.seen.GetState() != "running" {
+		switch left := f.settles(); {
+		case f.seen.GetState() == "running":
+		case left == 0:
 			return true, nil
+		default:
+			enough.Reset(left)
 		}
 	}
 }
@@ -105,6 +132,8 @@ func (f *follower) show() error {
 	switch {
 	case f.json:
 		return json.NewEncoder(f.out).Encode(lineOf(f.seen))
+	case f.seen.GetState() == "held" && f.bar.on:
+		f.bar.show("%s: empty; waiting for the other regions to settle", where(f.seen))
 	case f.seen.GetState() != "running":
 	case f.bar.on:
 		f.bar.show("%s", progressLine(f.seen))
@@ -120,7 +149,7 @@ func (f *follower) show() error {
 func (f *follower) end() error {
 	text := report(f.seen)
 	switch state := f.seen.GetState(); {
-	case state == "partly", state == "held" && f.seen.GetStragglers() > 0:
+	case state == "partly", state == "held" && f.seen.GetStragglers()+f.seen.GetRemaining() > 0:
 		return &partlyError{text}
 	case state != "done" && state != "held":
 		return fmt.Errorf("%s", text)
@@ -202,6 +231,14 @@ func report(op *routerv1.Operation) string {
 	}
 	fmt.Fprintf(&b, ": %d of %d moved", op.GetMoved(), op.GetTotal())
 	counts(&b, op)
+	if m := op.GetSettlement(); m != nil {
+		fmt.Fprintf(&b, "; at most %.0f new connections a second", m.GetPeakPerSecond())
+		if m.GetSettled() {
+			fmt.Fprintf(&b, ", settled in %s", settleTime(m.GetSettleMs()))
+		} else {
+			b.WriteString(", not settled yet")
+		}
+	}
 	for _, text := range messages(op) {
 		b.WriteString("; " + text)
 	}

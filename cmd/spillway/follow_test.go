@@ -64,7 +64,8 @@ func operation(state string, stragglers uint32) *routerv1.Operation {
 // A command that waits ends as the operation does, through routers that come and go.
 func TestWaitingEndsAsTheOperationDoes(t *testing.T) {
 	away, none := status.Error(codes.Unavailable, "the router is stopping"), status.Error(codes.NotFound, "there is none")
-	running := operation("running", 0)
+	running, notEmpty := operation("running", 0), operation("held", 0)
+	notEmpty.Remaining = 4
 	for _, c := range []struct {
 		name    string
 		scripts [][]any
@@ -76,6 +77,7 @@ func TestWaitingEndsAsTheOperationDoes(t *testing.T) {
 		{"failed", [][]any{{operation("failed", 0)}}, 1, "drain failed"},
 		{"aborted", [][]any{{operation("aborted", 0)}}, 1, "drain aborted"},
 		{"held", [][]any{{operation("held", 0)}}, 0, "drain held"},
+		{"held, not empty", [][]any{{notEmpty}}, 3, "drain held"},
 		{"a router stops", [][]any{{running, away}, {away}, {none}, {running, operation("done", 0)}}, 0, "drain done"},
 		{"unknown", [][]any{{none}}, 1, "there is none"},
 		{"forbidden", [][]any{{running, status.Error(codes.PermissionDenied, "no right")}}, 1, "no right"},
@@ -91,6 +93,43 @@ func TestWaitingEndsAsTheOperationDoes(t *testing.T) {
 				}
 				if run.Code(err) != c.code || !strings.Contains(text, c.words) {
 					t.Errorf("code %d, %s", run.Code(err), text)
+				}
+			})
+		})
+	}
+}
+
+// The report of an evacuation tells the peak rate and the settle time; a region that
+// does not settle is not waited for.
+func TestAnEvacuationReportsHowItSettled(t *testing.T) {
+	held := func(m *routerv1.Settlement) *routerv1.Operation {
+		op := operation("held", 0)
+		op.Kind, op.Node, op.Region, op.Settlement = "evacuate", "", "eu", m
+		return op
+	}
+	restless := held(&routerv1.Settlement{PeakPerSecond: 130, Displaced: 100, Back: 90})
+	calm := held(&routerv1.Settlement{PeakPerSecond: 135, Displaced: 100, Back: 90, Settled: true, SettleMs: 20_400})
+	away := status.Error(codes.Unavailable, "the router is stopping")
+	for name, c := range map[string]struct {
+		scripts [][]any
+		words   string
+		waits   time.Duration
+	}{
+		"settles":         {[][]any{{operation("running", 0), held(nil), restless, calm}}, "region eu: evacuate held in 12.3s: 90 of 100 moved, 10 left by themselves; at most 135 new connections a second, settled in 20.4s", 0},
+		"does not settle": {[][]any{{restless}}, "at most 130 new connections a second, not settled yet", settleWait},
+		"a router stops":  {[][]any{{restless, away}, {restless, calm}}, "settled in 20.4s", followRetry},
+		"no router":       {[][]any{{restless, away}}, "not settled yet", settleWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				f := follower{remote: &remote{}, client: &fakeAdmin{scripts: c.scripts}, out: &out}
+				began := time.Now()
+				if err := f.follow(t.Context(), "o1"); err != nil || !strings.Contains(out.String(), c.words) {
+					t.Errorf("%v, %s", err, out.String())
+				}
+				if took := time.Since(began); took < c.waits || took > c.waits+followRetry {
+					t.Errorf("it took %v, want %v", took, c.waits)
 				}
 			})
 		})

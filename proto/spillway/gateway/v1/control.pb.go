@@ -420,7 +420,9 @@ type Operation struct {
 	// Evacuate: started although the pre-check said no.
 	Forced bool `protobuf:"varint,14,opt,name=forced,proto3" json:"forced,omitempty"`
 	// Evacuate: what became of the calls of hook_urls, in the order of the steps.
-	Hooks         []*HookCall `protobuf:"bytes,15,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	Hooks []*HookCall `protobuf:"bytes,15,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	// How regions came to rest after it; absent: not known yet.
+	Settlement    *Settlement `protobuf:"bytes,16,opt,name=settlement,proto3" json:"settlement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -560,6 +562,129 @@ func (x *Operation) GetHooks() []*HookCall {
 	return nil
 }
 
+func (x *Operation) GetSettlement() *Settlement {
+	if x != nil {
+		return x.Settlement
+	}
+	return nil
+}
+
+// Settlement is what an operation did to the clients that it displaced, over all
+// regions in which they arrived.
+type Settlement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First client that was told or closed.
+	StartMs uint64 `protobuf:"varint,1,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	// From start_ms until the last of the regions had settled.
+	SettleMs uint64 `protobuf:"varint,2,opt,name=settle_ms,json=settleMs,proto3" json:"settle_ms,omitempty"`
+	// False: not all have settled (settle_ms is 0 then).
+	Settled bool `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`
+	// New conns in the busiest second of the busiest region.
+	PeakPerSecond float64 `protobuf:"fixed64,4,opt,name=peak_per_second,json=peakPerSecond,proto3" json:"peak_per_second,omitempty"`
+	Displaced     uint64  `protobuf:"varint,5,opt,name=displaced,proto3" json:"displaced,omitempty"`
+	Back          uint64  `protobuf:"varint,6,opt,name=back,proto3" json:"back,omitempty"`
+	CaughtUp      uint64  `protobuf:"varint,7,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// Known five minutes after the start.
+	NeverBack uint64 `protobuf:"varint,8,opt,name=never_back,json=neverBack,proto3" json:"never_back,omitempty"`
+	// Nothing of it changes any more.
+	Final         bool `protobuf:"varint,9,opt,name=final,proto3" json:"final,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settlement) Reset() {
+	*x = Settlement{}
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settlement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settlement) ProtoMessage() {}
+
+func (x *Settlement) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
+func (*Settlement) Descriptor() ([]byte, []int) {
+	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Settlement) GetStartMs() uint64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *Settlement) GetSettleMs() uint64 {
+	if x != nil {
+		return x.SettleMs
+	}
+	return 0
+}
+
+func (x *Settlement) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
+func (x *Settlement) GetPeakPerSecond() float64 {
+	if x != nil {
+		return x.PeakPerSecond
+	}
+	return 0
+}
+
+func (x *Settlement) GetDisplaced() uint64 {
+	if x != nil {
+		return x.Displaced
+	}
+	return 0
+}
+
+func (x *Settlement) GetBack() uint64 {
+	if x != nil {
+		return x.Back
+	}
+	return 0
+}
+
+func (x *Settlement) GetCaughtUp() uint64 {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return 0
+}
+
+func (x *Settlement) GetNeverBack() uint64 {
+	if x != nil {
+		return x.NeverBack
+	}
+	return 0
+}
+
+func (x *Settlement) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
 // HookCall is one step's call of one URL, after its last try.
 type HookCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -575,7 +700,7 @@ type HookCall struct {
 
 func (x *HookCall) Reset() {
 	*x = HookCall{}
-	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +712,7 @@ func (x *HookCall) String() string {
 func (*HookCall) ProtoMessage() {}
 
 func (x *HookCall) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_gateway_v1_control_proto_msgTypes[4]
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +725,7 @@ func (x *HookCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HookCall.ProtoReflect.Descriptor instead.
 func (*HookCall) Descriptor() ([]byte, []int) {
-	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{4}
+	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HookCall) GetStep() string {
@@ -667,7 +792,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_spillway_gateway_v1_control_proto_msgTypes[5]
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +804,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_gateway_v1_control_proto_msgTypes[5]
+	mi := &file_spillway_gateway_v1_control_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +817,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{5}
+	return file_spillway_gateway_v1_control_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Progress) GetOperation() string {
@@ -836,7 +961,7 @@ const file_spillway_gateway_v1_control_proto_rawDesc = "" +
 	"\bSettings\x12\x12\n" +
 	"\x04yaml\x18\x01 \x01(\tR\x04yaml\x12\x1d\n" +
 	"\n" +
-	"changed_ms\x18\x02 \x01(\x04R\tchangedMs\"\x8c\x04\n" +
+	"changed_ms\x18\x02 \x01(\x04R\tchangedMs\"\xcd\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".spillway.gateway.v1.OperationKindR\x04kind\x129\n" +
@@ -855,7 +980,22 @@ const file_spillway_gateway_v1_control_proto_rawDesc = "" +
 	"\amessage\x18\f \x01(\tR\amessage\x12\x1b\n" +
 	"\thook_urls\x18\r \x03(\tR\bhookUrls\x12\x16\n" +
 	"\x06forced\x18\x0e \x01(\bR\x06forced\x123\n" +
-	"\x05hooks\x18\x0f \x03(\v2\x1d.spillway.gateway.v1.HookCallR\x05hooks\"_\n" +
+	"\x05hooks\x18\x0f \x03(\v2\x1d.spillway.gateway.v1.HookCallR\x05hooks\x12?\n" +
+	"\n" +
+	"settlement\x18\x10 \x01(\v2\x1f.spillway.gateway.v1.SettlementR\n" +
+	"settlement\"\x8a\x02\n" +
+	"\n" +
+	"Settlement\x12\x19\n" +
+	"\bstart_ms\x18\x01 \x01(\x04R\astartMs\x12\x1b\n" +
+	"\tsettle_ms\x18\x02 \x01(\x04R\bsettleMs\x12\x18\n" +
+	"\asettled\x18\x03 \x01(\bR\asettled\x12&\n" +
+	"\x0fpeak_per_second\x18\x04 \x01(\x01R\rpeakPerSecond\x12\x1c\n" +
+	"\tdisplaced\x18\x05 \x01(\x04R\tdisplaced\x12\x12\n" +
+	"\x04back\x18\x06 \x01(\x04R\x04back\x12\x1b\n" +
+	"\tcaught_up\x18\a \x01(\x04R\bcaughtUp\x12\x1d\n" +
+	"\n" +
+	"never_back\x18\b \x01(\x04R\tneverBack\x12\x14\n" +
+	"\x05final\x18\t \x01(\bR\x05final\"_\n" +
 	"\bHookCall\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\rR\x03url\x12\x18\n" +
@@ -909,7 +1049,7 @@ func file_spillway_gateway_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_spillway_gateway_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_spillway_gateway_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_spillway_gateway_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_spillway_gateway_v1_control_proto_goTypes = []any{
 	(OperationKind)(0),  // 0: spillway.gateway.v1.OperationKind
 	(OperationState)(0), // 1: spillway.gateway.v1.OperationState
@@ -917,19 +1057,21 @@ var file_spillway_gateway_v1_control_proto_goTypes = []any{
 	(*Revocation)(nil),  // 3: spillway.gateway.v1.Revocation
 	(*Settings)(nil),    // 4: spillway.gateway.v1.Settings
 	(*Operation)(nil),   // 5: spillway.gateway.v1.Operation
-	(*HookCall)(nil),    // 6: spillway.gateway.v1.HookCall
-	(*Progress)(nil),    // 7: spillway.gateway.v1.Progress
+	(*Settlement)(nil),  // 6: spillway.gateway.v1.Settlement
+	(*HookCall)(nil),    // 7: spillway.gateway.v1.HookCall
+	(*Progress)(nil),    // 8: spillway.gateway.v1.Progress
 }
 var file_spillway_gateway_v1_control_proto_depIdxs = []int32{
 	0, // 0: spillway.gateway.v1.Operation.kind:type_name -> spillway.gateway.v1.OperationKind
 	1, // 1: spillway.gateway.v1.Operation.state:type_name -> spillway.gateway.v1.OperationState
-	7, // 2: spillway.gateway.v1.Operation.progress:type_name -> spillway.gateway.v1.Progress
-	6, // 3: spillway.gateway.v1.Operation.hooks:type_name -> spillway.gateway.v1.HookCall
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8, // 2: spillway.gateway.v1.Operation.progress:type_name -> spillway.gateway.v1.Progress
+	7, // 3: spillway.gateway.v1.Operation.hooks:type_name -> spillway.gateway.v1.HookCall
+	6, // 4: spillway.gateway.v1.Operation.settlement:type_name -> spillway.gateway.v1.Settlement
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_spillway_gateway_v1_control_proto_init() }
@@ -943,7 +1085,7 @@ func file_spillway_gateway_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spillway_gateway_v1_control_proto_rawDesc), len(file_spillway_gateway_v1_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -476,7 +476,9 @@ type Operation struct {
 	GrantedPerSecond float64         `protobuf:"fixed64,21,opt,name=granted_per_second,json=grantedPerSecond,proto3" json:"granted_per_second,omitempty"`
 	Edges            []*EdgeProgress `protobuf:"bytes,22,rep,name=edges,proto3" json:"edges,omitempty"`
 	// What became of the hooks' calls: "quarter: ok".
-	Hooks         []string `protobuf:"bytes,23,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	Hooks []string `protobuf:"bytes,23,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	// Of operations that displaced clients; absent: not known yet, or no longer.
+	Settlement    *Settlement `protobuf:"bytes,24,opt,name=settlement,proto3" json:"settlement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -672,6 +674,120 @@ func (x *Operation) GetHooks() []string {
 	return nil
 }
 
+func (x *Operation) GetSettlement() *Settlement {
+	if x != nil {
+		return x.Settlement
+	}
+	return nil
+}
+
+// Settlement is how regions came to rest after an operation, over all regions in which
+// its clients arrived.
+type Settlement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First client that was told or closed.
+	StartMs uint64 `protobuf:"varint,1,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	// From start_ms until the last of the regions had settled.
+	SettleMs uint64 `protobuf:"varint,2,opt,name=settle_ms,json=settleMs,proto3" json:"settle_ms,omitempty"`
+	// False: not all have settled (settle_ms is 0 then).
+	Settled bool `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`
+	// New conns in the busiest second of the busiest region.
+	PeakPerSecond float64 `protobuf:"fixed64,4,opt,name=peak_per_second,json=peakPerSecond,proto3" json:"peak_per_second,omitempty"`
+	Displaced     uint64  `protobuf:"varint,5,opt,name=displaced,proto3" json:"displaced,omitempty"`
+	Back          uint64  `protobuf:"varint,6,opt,name=back,proto3" json:"back,omitempty"`
+	CaughtUp      uint64  `protobuf:"varint,7,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// Known five minutes after the start.
+	NeverBack     uint64 `protobuf:"varint,8,opt,name=never_back,json=neverBack,proto3" json:"never_back,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settlement) Reset() {
+	*x = Settlement{}
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settlement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settlement) ProtoMessage() {}
+
+func (x *Settlement) ProtoReflect() protoreflect.Message {
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
+func (*Settlement) Descriptor() ([]byte, []int) {
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Settlement) GetStartMs() uint64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *Settlement) GetSettleMs() uint64 {
+	if x != nil {
+		return x.SettleMs
+	}
+	return 0
+}
+
+func (x *Settlement) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
+func (x *Settlement) GetPeakPerSecond() float64 {
+	if x != nil {
+		return x.PeakPerSecond
+	}
+	return 0
+}
+
+func (x *Settlement) GetDisplaced() uint64 {
+	if x != nil {
+		return x.Displaced
+	}
+	return 0
+}
+
+func (x *Settlement) GetBack() uint64 {
+	if x != nil {
+		return x.Back
+	}
+	return 0
+}
+
+func (x *Settlement) GetCaughtUp() uint64 {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return 0
+}
+
+func (x *Settlement) GetNeverBack() uint64 {
+	if x != nil {
+		return x.NeverBack
+	}
+	return 0
+}
+
 type EdgeProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Edge          string                 `protobuf:"bytes,1,opt,name=edge,proto3" json:"edge,omitempty"`
@@ -689,7 +805,7 @@ type EdgeProgress struct {
 
 func (x *EdgeProgress) Reset() {
 	*x = EdgeProgress{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[7]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +817,7 @@ func (x *EdgeProgress) String() string {
 func (*EdgeProgress) ProtoMessage() {}
 
 func (x *EdgeProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[7]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +830,7 @@ func (x *EdgeProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeProgress.ProtoReflect.Descriptor instead.
 func (*EdgeProgress) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EdgeProgress) GetEdge() string {
@@ -788,7 +904,7 @@ type ListOperationsRequest struct {
 
 func (x *ListOperationsRequest) Reset() {
 	*x = ListOperationsRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[8]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -800,7 +916,7 @@ func (x *ListOperationsRequest) String() string {
 func (*ListOperationsRequest) ProtoMessage() {}
 
 func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[8]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -813,7 +929,7 @@ func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 type ListOperationsResponse struct {
@@ -825,7 +941,7 @@ type ListOperationsResponse struct {
 
 func (x *ListOperationsResponse) Reset() {
 	*x = ListOperationsResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[9]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +953,7 @@ func (x *ListOperationsResponse) String() string {
 func (*ListOperationsResponse) ProtoMessage() {}
 
 func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[9]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +966,7 @@ func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListOperationsResponse) GetOperations() []*Operation {
@@ -869,7 +985,7 @@ type WatchOperationRequest struct {
 
 func (x *WatchOperationRequest) Reset() {
 	*x = WatchOperationRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[10]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +997,7 @@ func (x *WatchOperationRequest) String() string {
 func (*WatchOperationRequest) ProtoMessage() {}
 
 func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[10]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1010,7 @@ func (x *WatchOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationRequest.ProtoReflect.Descriptor instead.
 func (*WatchOperationRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchOperationRequest) GetOperation() string {
@@ -913,7 +1029,7 @@ type WatchOperationResponse struct {
 
 func (x *WatchOperationResponse) Reset() {
 	*x = WatchOperationResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[11]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1041,7 @@ func (x *WatchOperationResponse) String() string {
 func (*WatchOperationResponse) ProtoMessage() {}
 
 func (x *WatchOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[11]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1054,7 @@ func (x *WatchOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationResponse.ProtoReflect.Descriptor instead.
 func (*WatchOperationResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchOperationResponse) GetOperation() *Operation {
@@ -957,7 +1073,7 @@ type AbortOperationRequest struct {
 
 func (x *AbortOperationRequest) Reset() {
 	*x = AbortOperationRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[12]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1085,7 @@ func (x *AbortOperationRequest) String() string {
 func (*AbortOperationRequest) ProtoMessage() {}
 
 func (x *AbortOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[12]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1098,7 @@ func (x *AbortOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortOperationRequest.ProtoReflect.Descriptor instead.
 func (*AbortOperationRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AbortOperationRequest) GetOperation() string {
@@ -1000,7 +1116,7 @@ type AbortOperationResponse struct {
 
 func (x *AbortOperationResponse) Reset() {
 	*x = AbortOperationResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[13]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1128,7 @@ func (x *AbortOperationResponse) String() string {
 func (*AbortOperationResponse) ProtoMessage() {}
 
 func (x *AbortOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[13]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1141,7 @@ func (x *AbortOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortOperationResponse.ProtoReflect.Descriptor instead.
 func (*AbortOperationResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 // Exactly one of user and session.
@@ -1042,7 +1158,7 @@ type DisconnectRequest struct {
 
 func (x *DisconnectRequest) Reset() {
 	*x = DisconnectRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[14]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1170,7 @@ func (x *DisconnectRequest) String() string {
 func (*DisconnectRequest) ProtoMessage() {}
 
 func (x *DisconnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[14]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1183,7 @@ func (x *DisconnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisconnectRequest.ProtoReflect.Descriptor instead.
 func (*DisconnectRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DisconnectRequest) GetUser() string {
@@ -1106,7 +1222,7 @@ type DisconnectResponse struct {
 
 func (x *DisconnectResponse) Reset() {
 	*x = DisconnectResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[15]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1234,7 @@ func (x *DisconnectResponse) String() string {
 func (*DisconnectResponse) ProtoMessage() {}
 
 func (x *DisconnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[15]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1247,7 @@ func (x *DisconnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisconnectResponse.ProtoReflect.Descriptor instead.
 func (*DisconnectResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 // user is needed; with token_id only that token, else all issued before
@@ -1148,7 +1264,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[16]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1276,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[16]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1289,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RevokeRequest) GetUser() string {
@@ -1212,7 +1328,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[17]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1340,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[17]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1353,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 type GetSettingsRequest struct {
@@ -1248,7 +1364,7 @@ type GetSettingsRequest struct {
 
 func (x *GetSettingsRequest) Reset() {
 	*x = GetSettingsRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[18]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1376,7 @@ func (x *GetSettingsRequest) String() string {
 func (*GetSettingsRequest) ProtoMessage() {}
 
 func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[18]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1389,7 @@ func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSettingsRequest.ProtoReflect.Descriptor instead.
 func (*GetSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type GetSettingsResponse struct {
@@ -1286,7 +1402,7 @@ type GetSettingsResponse struct {
 
 func (x *GetSettingsResponse) Reset() {
 	*x = GetSettingsResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[19]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1414,7 @@ func (x *GetSettingsResponse) String() string {
 func (*GetSettingsResponse) ProtoMessage() {}
 
 func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[19]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1427,7 @@ func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSettingsResponse.ProtoReflect.Descriptor instead.
 func (*GetSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetSettingsResponse) GetYaml() string {
@@ -1337,7 +1453,7 @@ type PutSettingsRequest struct {
 
 func (x *PutSettingsRequest) Reset() {
 	*x = PutSettingsRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[20]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1465,7 @@ func (x *PutSettingsRequest) String() string {
 func (*PutSettingsRequest) ProtoMessage() {}
 
 func (x *PutSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[20]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1478,7 @@ func (x *PutSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSettingsRequest.ProtoReflect.Descriptor instead.
 func (*PutSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutSettingsRequest) GetYaml() string {
@@ -1380,7 +1496,7 @@ type PutSettingsResponse struct {
 
 func (x *PutSettingsResponse) Reset() {
 	*x = PutSettingsResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[21]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1508,7 @@ func (x *PutSettingsResponse) String() string {
 func (*PutSettingsResponse) ProtoMessage() {}
 
 func (x *PutSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[21]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1521,7 @@ func (x *PutSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSettingsResponse.ProtoReflect.Descriptor instead.
 func (*PutSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 type ListIncidentsRequest struct {
@@ -1418,7 +1534,7 @@ type ListIncidentsRequest struct {
 
 func (x *ListIncidentsRequest) Reset() {
 	*x = ListIncidentsRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[22]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1546,7 @@ func (x *ListIncidentsRequest) String() string {
 func (*ListIncidentsRequest) ProtoMessage() {}
 
 func (x *ListIncidentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[22]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1559,7 @@ func (x *ListIncidentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIncidentsRequest.ProtoReflect.Descriptor instead.
 func (*ListIncidentsRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListIncidentsRequest) GetRegion() string {
@@ -1462,7 +1578,7 @@ type ListIncidentsResponse struct {
 
 func (x *ListIncidentsResponse) Reset() {
 	*x = ListIncidentsResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[23]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1590,7 @@ func (x *ListIncidentsResponse) String() string {
 func (*ListIncidentsResponse) ProtoMessage() {}
 
 func (x *ListIncidentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[23]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1603,7 @@ func (x *ListIncidentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIncidentsResponse.ProtoReflect.Descriptor instead.
 func (*ListIncidentsResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListIncidentsResponse) GetIncidents() []*Incident {
@@ -1521,7 +1637,7 @@ type Incident struct {
 
 func (x *Incident) Reset() {
 	*x = Incident{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[24]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1649,7 @@ func (x *Incident) String() string {
 func (*Incident) ProtoMessage() {}
 
 func (x *Incident) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[24]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1662,7 @@ func (x *Incident) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Incident.ProtoReflect.Descriptor instead.
 func (*Incident) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Incident) GetRegion() string {
@@ -1645,7 +1761,7 @@ type IncidentCause struct {
 
 func (x *IncidentCause) Reset() {
 	*x = IncidentCause{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[25]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1773,7 @@ func (x *IncidentCause) String() string {
 func (*IncidentCause) ProtoMessage() {}
 
 func (x *IncidentCause) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[25]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1786,7 @@ func (x *IncidentCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IncidentCause.ProtoReflect.Descriptor instead.
 func (*IncidentCause) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *IncidentCause) GetKind() string {
@@ -1733,7 +1849,7 @@ type GetArrivalsRequest struct {
 
 func (x *GetArrivalsRequest) Reset() {
 	*x = GetArrivalsRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[26]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1861,7 @@ func (x *GetArrivalsRequest) String() string {
 func (*GetArrivalsRequest) ProtoMessage() {}
 
 func (x *GetArrivalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[26]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1874,7 @@ func (x *GetArrivalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArrivalsRequest.ProtoReflect.Descriptor instead.
 func (*GetArrivalsRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetArrivalsRequest) GetRegion() string {
@@ -1784,7 +1900,7 @@ type GetArrivalsResponse struct {
 
 func (x *GetArrivalsResponse) Reset() {
 	*x = GetArrivalsResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[27]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1912,7 @@ func (x *GetArrivalsResponse) String() string {
 func (*GetArrivalsResponse) ProtoMessage() {}
 
 func (x *GetArrivalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[27]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1925,7 @@ func (x *GetArrivalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArrivalsResponse.ProtoReflect.Descriptor instead.
 func (*GetArrivalsResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetArrivalsResponse) GetWindows() []*ArrivalWindow {
@@ -1840,7 +1956,7 @@ type ArrivalWindow struct {
 
 func (x *ArrivalWindow) Reset() {
 	*x = ArrivalWindow{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[28]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1968,7 @@ func (x *ArrivalWindow) String() string {
 func (*ArrivalWindow) ProtoMessage() {}
 
 func (x *ArrivalWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[28]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1981,7 @@ func (x *ArrivalWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArrivalWindow.ProtoReflect.Descriptor instead.
 func (*ArrivalWindow) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ArrivalWindow) GetStartMs() uint64 {
@@ -1960,7 +2076,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[29]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2088,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[29]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2101,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 type ListNodesResponse struct {
@@ -1997,7 +2113,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[30]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2125,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[30]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2138,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2060,7 +2176,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[31]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2188,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_spillway_router_v1_admin_proto_msgTypes[31]
+	mi := &file_spillway_router_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2201,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Node) GetId() string {
@@ -2218,7 +2334,7 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"per_second\x18\a \x01(\x01R\tperSecond\x12\x12\n" +
 	"\x04fits\x18\b \x01(\bR\x04fits\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"\xf5\x04\n" +
+	"\amessage\x18\t \x01(\tR\amessage\"\xb5\x05\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
@@ -2248,7 +2364,21 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"planned_ms\x18\x14 \x01(\rR\tplannedMs\x12,\n" +
 	"\x12granted_per_second\x18\x15 \x01(\x01R\x10grantedPerSecond\x126\n" +
 	"\x05edges\x18\x16 \x03(\v2 .spillway.router.v1.EdgeProgressR\x05edges\x12\x14\n" +
-	"\x05hooks\x18\x17 \x03(\tR\x05hooks\"\xe8\x01\n" +
+	"\x05hooks\x18\x17 \x03(\tR\x05hooks\x12>\n" +
+	"\n" +
+	"settlement\x18\x18 \x01(\v2\x1e.spillway.router.v1.SettlementR\n" +
+	"settlement\"\xf4\x01\n" +
+	"\n" +
+	"Settlement\x12\x19\n" +
+	"\bstart_ms\x18\x01 \x01(\x04R\astartMs\x12\x1b\n" +
+	"\tsettle_ms\x18\x02 \x01(\x04R\bsettleMs\x12\x18\n" +
+	"\asettled\x18\x03 \x01(\bR\asettled\x12&\n" +
+	"\x0fpeak_per_second\x18\x04 \x01(\x01R\rpeakPerSecond\x12\x1c\n" +
+	"\tdisplaced\x18\x05 \x01(\x04R\tdisplaced\x12\x12\n" +
+	"\x04back\x18\x06 \x01(\x04R\x04back\x12\x1b\n" +
+	"\tcaught_up\x18\a \x01(\x04R\bcaughtUp\x12\x1d\n" +
+	"\n" +
+	"never_back\x18\b \x01(\x04R\tneverBack\"\xe8\x01\n" +
 	"\fEdgeProgress\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\rR\x05total\x12\x14\n" +
@@ -2388,7 +2518,7 @@ func file_spillway_router_v1_admin_proto_rawDescGZIP() []byte {
 	return file_spillway_router_v1_admin_proto_rawDescData
 }
 
-var file_spillway_router_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_spillway_router_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_spillway_router_v1_admin_proto_goTypes = []any{
 	(*DrainNodeRequest)(nil),       // 0: spillway.router.v1.DrainNodeRequest
 	(*DrainNodeResponse)(nil),      // 1: spillway.router.v1.DrainNodeResponse
@@ -2397,71 +2527,73 @@ var file_spillway_router_v1_admin_proto_goTypes = []any{
 	(*EvacuateRequest)(nil),        // 4: spillway.router.v1.EvacuateRequest
 	(*EvacuateResponse)(nil),       // 5: spillway.router.v1.EvacuateResponse
 	(*Operation)(nil),              // 6: spillway.router.v1.Operation
-	(*EdgeProgress)(nil),           // 7: spillway.router.v1.EdgeProgress
-	(*ListOperationsRequest)(nil),  // 8: spillway.router.v1.ListOperationsRequest
-	(*ListOperationsResponse)(nil), // 9: spillway.router.v1.ListOperationsResponse
-	(*WatchOperationRequest)(nil),  // 10: spillway.router.v1.WatchOperationRequest
-	(*WatchOperationResponse)(nil), // 11: spillway.router.v1.WatchOperationResponse
-	(*AbortOperationRequest)(nil),  // 12: spillway.router.v1.AbortOperationRequest
-	(*AbortOperationResponse)(nil), // 13: spillway.router.v1.AbortOperationResponse
-	(*DisconnectRequest)(nil),      // 14: spillway.router.v1.DisconnectRequest
-	(*DisconnectResponse)(nil),     // 15: spillway.router.v1.DisconnectResponse
-	(*RevokeRequest)(nil),          // 16: spillway.router.v1.RevokeRequest
-	(*RevokeResponse)(nil),         // 17: spillway.router.v1.RevokeResponse
-	(*GetSettingsRequest)(nil),     // 18: spillway.router.v1.GetSettingsRequest
-	(*GetSettingsResponse)(nil),    // 19: spillway.router.v1.GetSettingsResponse
-	(*PutSettingsRequest)(nil),     // 20: spillway.router.v1.PutSettingsRequest
-	(*PutSettingsResponse)(nil),    // 21: spillway.router.v1.PutSettingsResponse
-	(*ListIncidentsRequest)(nil),   // 22: spillway.router.v1.ListIncidentsRequest
-	(*ListIncidentsResponse)(nil),  // 23: spillway.router.v1.ListIncidentsResponse
-	(*Incident)(nil),               // 24: spillway.router.v1.Incident
-	(*IncidentCause)(nil),          // 25: spillway.router.v1.IncidentCause
-	(*GetArrivalsRequest)(nil),     // 26: spillway.router.v1.GetArrivalsRequest
-	(*GetArrivalsResponse)(nil),    // 27: spillway.router.v1.GetArrivalsResponse
-	(*ArrivalWindow)(nil),          // 28: spillway.router.v1.ArrivalWindow
-	(*ListNodesRequest)(nil),       // 29: spillway.router.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),      // 30: spillway.router.v1.ListNodesResponse
-	(*Node)(nil),                   // 31: spillway.router.v1.Node
+	(*Settlement)(nil),             // 7: spillway.router.v1.Settlement
+	(*EdgeProgress)(nil),           // 8: spillway.router.v1.EdgeProgress
+	(*ListOperationsRequest)(nil),  // 9: spillway.router.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil), // 10: spillway.router.v1.ListOperationsResponse
+	(*WatchOperationRequest)(nil),  // 11: spillway.router.v1.WatchOperationRequest
+	(*WatchOperationResponse)(nil), // 12: spillway.router.v1.WatchOperationResponse
+	(*AbortOperationRequest)(nil),  // 13: spillway.router.v1.AbortOperationRequest
+	(*AbortOperationResponse)(nil), // 14: spillway.router.v1.AbortOperationResponse
+	(*DisconnectRequest)(nil),      // 15: spillway.router.v1.DisconnectRequest
+	(*DisconnectResponse)(nil),     // 16: spillway.router.v1.DisconnectResponse
+	(*RevokeRequest)(nil),          // 17: spillway.router.v1.RevokeRequest
+	(*RevokeResponse)(nil),         // 18: spillway.router.v1.RevokeResponse
+	(*GetSettingsRequest)(nil),     // 19: spillway.router.v1.GetSettingsRequest
+	(*GetSettingsResponse)(nil),    // 20: spillway.router.v1.GetSettingsResponse
+	(*PutSettingsRequest)(nil),     // 21: spillway.router.v1.PutSettingsRequest
+	(*PutSettingsResponse)(nil),    // 22: spillway.router.v1.PutSettingsResponse
+	(*ListIncidentsRequest)(nil),   // 23: spillway.router.v1.ListIncidentsRequest
+	(*ListIncidentsResponse)(nil),  // 24: spillway.router.v1.ListIncidentsResponse
+	(*Incident)(nil),               // 25: spillway.router.v1.Incident
+	(*IncidentCause)(nil),          // 26: spillway.router.v1.IncidentCause
+	(*GetArrivalsRequest)(nil),     // 27: spillway.router.v1.GetArrivalsRequest
+	(*GetArrivalsResponse)(nil),    // 28: spillway.router.v1.GetArrivalsResponse
+	(*ArrivalWindow)(nil),          // 29: spillway.router.v1.ArrivalWindow
+	(*ListNodesRequest)(nil),       // 30: spillway.router.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),      // 31: spillway.router.v1.ListNodesResponse
+	(*Node)(nil),                   // 32: spillway.router.v1.Node
 }
 var file_spillway_router_v1_admin_proto_depIdxs = []int32{
-	7,  // 0: spillway.router.v1.Operation.edges:type_name -> spillway.router.v1.EdgeProgress
-	6,  // 1: spillway.router.v1.ListOperationsResponse.operations:type_name -> spillway.router.v1.Operation
-	6,  // 2: spillway.router.v1.WatchOperationResponse.operation:type_name -> spillway.router.v1.Operation
-	24, // 3: spillway.router.v1.ListIncidentsResponse.incidents:type_name -> spillway.router.v1.Incident
-	25, // 4: spillway.router.v1.Incident.causes:type_name -> spillway.router.v1.IncidentCause
-	28, // 5: spillway.router.v1.GetArrivalsResponse.windows:type_name -> spillway.router.v1.ArrivalWindow
-	31, // 6: spillway.router.v1.ListNodesResponse.nodes:type_name -> spillway.router.v1.Node
-	29, // 7: spillway.router.v1.AdminService.ListNodes:input_type -> spillway.router.v1.ListNodesRequest
-	0,  // 8: spillway.router.v1.AdminService.DrainNode:input_type -> spillway.router.v1.DrainNodeRequest
-	2,  // 9: spillway.router.v1.AdminService.UndrainNode:input_type -> spillway.router.v1.UndrainNodeRequest
-	4,  // 10: spillway.router.v1.AdminService.Evacuate:input_type -> spillway.router.v1.EvacuateRequest
-	8,  // 11: spillway.router.v1.AdminService.ListOperations:input_type -> spillway.router.v1.ListOperationsRequest
-	10, // 12: spillway.router.v1.AdminService.WatchOperation:input_type -> spillway.router.v1.WatchOperationRequest
-	12, // 13: spillway.router.v1.AdminService.AbortOperation:input_type -> spillway.router.v1.AbortOperationRequest
-	14, // 14: spillway.router.v1.AdminService.Disconnect:input_type -> spillway.router.v1.DisconnectRequest
-	16, // 15: spillway.router.v1.AdminService.Revoke:input_type -> spillway.router.v1.RevokeRequest
-	18, // 16: spillway.router.v1.AdminService.GetSettings:input_type -> spillway.router.v1.GetSettingsRequest
-	20, // 17: spillway.router.v1.AdminService.PutSettings:input_type -> spillway.router.v1.PutSettingsRequest
-	22, // 18: spillway.router.v1.AdminService.ListIncidents:input_type -> spillway.router.v1.ListIncidentsRequest
-	26, // 19: spillway.router.v1.AdminService.GetArrivals:input_type -> spillway.router.v1.GetArrivalsRequest
-	30, // 20: spillway.router.v1.AdminService.ListNodes:output_type -> spillway.router.v1.ListNodesResponse
-	1,  // 21: spillway.router.v1.AdminService.DrainNode:output_type -> spillway.router.v1.DrainNodeResponse
-	3,  // 22: spillway.router.v1.AdminService.UndrainNode:output_type -> spillway.router.v1.UndrainNodeResponse
-	5,  // 23: spillway.router.v1.AdminService.Evacuate:output_type -> spillway.router.v1.EvacuateResponse
-	9,  // 24: spillway.router.v1.AdminService.ListOperations:output_type -> spillway.router.v1.ListOperationsResponse
-	11, // 25: spillway.router.v1.AdminService.WatchOperation:output_type -> spillway.router.v1.WatchOperationResponse
-	13, // 26: spillway.router.v1.AdminService.AbortOperation:output_type -> spillway.router.v1.AbortOperationResponse
-	15, // 27: spillway.router.v1.AdminService.Disconnect:output_type -> spillway.router.v1.DisconnectResponse
-	17, // 28: spillway.router.v1.AdminService.Revoke:output_type -> spillway.router.v1.RevokeResponse
-	19, // 29: spillway.router.v1.AdminService.GetSettings:output_type -> spillway.router.v1.GetSettingsResponse
-	21, // 30: spillway.router.v1.AdminService.PutSettings:output_type -> spillway.router.v1.PutSettingsResponse
-	23, // 31: spillway.router.v1.AdminService.ListIncidents:output_type -> spillway.router.v1.ListIncidentsResponse
-	27, // 32: spillway.router.v1.AdminService.GetArrivals:output_type -> spillway.router.v1.GetArrivalsResponse
-	20, // [20:33] is the sub-list for method output_type
-	7,  // [7:20] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	8,  // 0: spillway.router.v1.Operation.edges:type_name -> spillway.router.v1.EdgeProgress
+	7,  // 1: spillway.router.v1.Operation.settlement:type_name -> spillway.router.v1.Settlement
+	6,  // 2: spillway.router.v1.ListOperationsResponse.operations:type_name -> spillway.router.v1.Operation
+	6,  // 3: spillway.router.v1.WatchOperationResponse.operation:type_name -> spillway.router.v1.Operation
+	25, // 4: spillway.router.v1.ListIncidentsResponse.incidents:type_name -> spillway.router.v1.Incident
+	26, // 5: spillway.router.v1.Incident.causes:type_name -> spillway.router.v1.IncidentCause
+	29, // 6: spillway.router.v1.GetArrivalsResponse.windows:type_name -> spillway.router.v1.ArrivalWindow
+	32, // 7: spillway.router.v1.ListNodesResponse.nodes:type_name -> spillway.router.v1.Node
+	30, // 8: spillway.router.v1.AdminService.ListNodes:input_type -> spillway.router.v1.ListNodesRequest
+	0,  // 9: spillway.router.v1.AdminService.DrainNode:input_type -> spillway.router.v1.DrainNodeRequest
+	2,  // 10: spillway.router.v1.AdminService.UndrainNode:input_type -> spillway.router.v1.UndrainNodeRequest
+	4,  // 11: spillway.router.v1.AdminService.Evacuate:input_type -> spillway.router.v1.EvacuateRequest
+	9,  // 12: spillway.router.v1.AdminService.ListOperations:input_type -> spillway.router.v1.ListOperationsRequest
+	11, // 13: spillway.router.v1.AdminService.WatchOperation:input_type -> spillway.router.v1.WatchOperationRequest
+	13, // 14: spillway.router.v1.AdminService.AbortOperation:input_type -> spillway.router.v1.AbortOperationRequest
+	15, // 15: spillway.router.v1.AdminService.Disconnect:input_type -> spillway.router.v1.DisconnectRequest
+	17, // 16: spillway.router.v1.AdminService.Revoke:input_type -> spillway.router.v1.RevokeRequest
+	19, // 17: spillway.router.v1.AdminService.GetSettings:input_type -> spillway.router.v1.GetSettingsRequest
+	21, // 18: spillway.router.v1.AdminService.PutSettings:input_type -> spillway.router.v1.PutSettingsRequest
+	23, // 19: spillway.router.v1.AdminService.ListIncidents:input_type -> spillway.router.v1.ListIncidentsRequest
+	27, // 20: spillway.router.v1.AdminService.GetArrivals:input_type -> spillway.router.v1.GetArrivalsRequest
+	31, // 21: spillway.router.v1.AdminService.ListNodes:output_type -> spillway.router.v1.ListNodesResponse
+	1,  // 22: spillway.router.v1.AdminService.DrainNode:output_type -> spillway.router.v1.DrainNodeResponse
+	3,  // 23: spillway.router.v1.AdminService.UndrainNode:output_type -> spillway.router.v1.UndrainNodeResponse
+	5,  // 24: spillway.router.v1.AdminService.Evacuate:output_type -> spillway.router.v1.EvacuateResponse
+	10, // 25: spillway.router.v1.AdminService.ListOperations:output_type -> spillway.router.v1.ListOperationsResponse
+	12, // 26: spillway.router.v1.AdminService.WatchOperation:output_type -> spillway.router.v1.WatchOperationResponse
+	14, // 27: spillway.router.v1.AdminService.AbortOperation:output_type -> spillway.router.v1.AbortOperationResponse
+	16, // 28: spillway.router.v1.AdminService.Disconnect:output_type -> spillway.router.v1.DisconnectResponse
+	18, // 29: spillway.router.v1.AdminService.Revoke:output_type -> spillway.router.v1.RevokeResponse
+	20, // 30: spillway.router.v1.AdminService.GetSettings:output_type -> spillway.router.v1.GetSettingsResponse
+	22, // 31: spillway.router.v1.AdminService.PutSettings:output_type -> spillway.router.v1.PutSettingsResponse
+	24, // 32: spillway.router.v1.AdminService.ListIncidents:output_type -> spillway.router.v1.ListIncidentsResponse
+	28, // 33: spillway.router.v1.AdminService.GetArrivals:output_type -> spillway.router.v1.GetArrivalsResponse
+	21, // [21:34] is the sub-list for method output_type
+	8,  // [8:21] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_spillway_router_v1_admin_proto_init() }
@@ -2469,14 +2601,14 @@ func file_spillway_router_v1_admin_proto_init() {
 	if File_spillway_router_v1_admin_proto != nil {
 		return
 	}
-	file_spillway_router_v1_admin_proto_msgTypes[31].OneofWrappers = []any{}
+	file_spillway_router_v1_admin_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spillway_router_v1_admin_proto_rawDesc), len(file_spillway_router_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
