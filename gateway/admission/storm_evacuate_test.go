@@ -12,6 +12,9 @@ import (
 // b at 55 % fill, within a minute. It watches the receivers' room.
 func evacuate(t *testing.T, seed uint64, each int, forced bool) *storm {
 	n, edges := perEdge(), small(50, 8)
+	if forced && !*million {
+		edges = 8
+	}
 	s := newStorm(t, seed, scaled(n), admission.Capacity{MaxConns: n, Margin: n / 40}, edges, "a", "b")
 	s.fill("a", each, sdk, 10)
 	s.fill("b", n*55/100, sdk, 0)
