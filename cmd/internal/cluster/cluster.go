@@ -74,51 +74,53 @@ func (n *Node) URL() string { return fmt.Sprintf("ws://127.0.0.1:%d/v1/ws", n.Po
 func (n *Node) Addr() string { return fmt.Sprintf("127.0.0.1:%d", n.Port) }
 
 // Start runs everything and waits until it serves.
-func Start(ctx context.Context, cfg Config) (c *Cluster, err error) {
-	c = &Cluster{cfg: cfg}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Close())
-			c = nil
-		}
-	}()
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	c := &Cluster{cfg: cfg}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
 	if err := c.defaults(); err != nil {
-		return nil, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.StartTime)
 	defer cancel()
 	for i := range c.ports {
+		var err error
 		if c.ports[i], err = FreePort(); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := c.startStore(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.startInfra(); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range c.cfg.Routers {
 		if err := c.addRouter(i); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for i := range c.cfg.Edges + c.cfg.Spare {
 		if err := c.prepareEdge(i); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for range c.cfg.Edges {
 		if _, err := c.AddEdge(); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, n := range append(c.Routers(), c.Edges()...) {
 		if err := c.AwaitReady(ctx, n); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
 func (c *Cluster) defaults() error {

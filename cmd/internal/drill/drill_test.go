@@ -90,10 +90,33 @@ func TestKill(t *testing.T) {
 // Without admission the same clients come all at once: the comparison is in the report.
 func TestOldClients(t *testing.T) {
 	t.Parallel()
-	r := hold(t, small("old-clients"))
+	o := small("old-clients")
+	o.Clients = 900
+	r := hold(t, o)
 	if r.Beside == nil || r.Beside.Curve.Peaks["all"] <= r.Curve.Peaks["all"] {
 		t.Errorf("admission off: %+v", r.Beside)
 	}
+}
+
+func TestRolling(t *testing.T) {
+	t.Parallel()
+	o := small("rolling")
+	o.Admission.Moved = 120
+	hold(t, o)
+}
+
+func TestRollingBehindOneAddress(t *testing.T) {
+	t.Parallel()
+	o := small("rolling")
+	o.OneAddress, o.Admission.Moved = "builtin", 120
+	hold(t, o)
+}
+
+func TestScaleOut(t *testing.T) {
+	t.Parallel()
+	o := small("scale-out")
+	o.Clients = 600
+	hold(t, o)
 }
 
 func TestEvacuate(t *testing.T) {

@@ -18,7 +18,7 @@ func (w *world) scaleOut() error {
 			return err
 		}
 	}
-	w.awaitBalance(4 * time.Minute)
+	w.awaitBalance()
 	if err := w.settle(60*time.Second, 0); err != nil {
 		return err
 	}

@@ -282,6 +282,7 @@ func (w *world) edgeConfig(c *cluster.Cluster, n int) string {
 	line("limits: {max_conns: %d, margin: %d}", w.o.MaxConns, w.o.MaxConns/40)
 	line("admission: %s", w.o.Admission.yaml())
 	line("heartbeat: {ping_interval: %s, pong_timeout: %s}", w.o.Ping, w.o.Ping/3)
+	line("rebalance: {surplus: %d}", max(w.o.Clients/w.o.Edges/20, 10))
 	line("drain: {deadline: %s, notice: %s}", w.o.Deadline, w.o.Notice)
 	return b.String()
 }
@@ -345,11 +346,12 @@ func (w *world) fill() error {
 	return nil
 }
 
-// lift raises the fresh lane of all edges by hot reload, or lets it down again.
+// lift raises the fresh lane of all edges by hot reload, or lets it down again. Edges
+// that are not full yet do not hand over what others lack for the moment.
 func (w *world) lift(up bool) {
 	yaml, what := "", "let down again"
 	if up {
-		yaml, what = fmt.Sprintf("admission: {fresh_per_second: %d, fresh_burst: %d}", w.o.FillRate, w.o.FillRate), "lifted by hot reload"
+		yaml, what = fmt.Sprintf("admission: {fresh_per_second: %d, fresh_burst: %d}\nrebalance: {off: true}", w.o.FillRate, w.o.FillRate), "lifted by hot reload"
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, callTime)
 	defer cancel()
