@@ -145,18 +145,20 @@ func (c *conn) send(f *clientv1.ServerFrame) {
 
 // pushEvent queues the event at s.pos+1. If the queue is full, the events in it
 // are let go and the subscriptions they belong to fall behind (history) or hear
-// of a gap.
-func (c *conn) pushEvent(s *subscription, f feed.Frame) {
+// of a gap. false: it was not queued; with history s is behind now, and nothing after
+// it may be queued.
+func (c *conn) pushEvent(s *subscription, f feed.Frame) bool {
 	if c.closing || c.closed {
-		return
+		return false
 	}
 	if c.out.PushEvent(f.Text, sendq.Tag{Owner: s.id, Offset: f.Offset}) {
 		s.pos = f.Offset
 		c.loop.markDirty(c)
 		c.loop.edge.metrics.deliveries.Inc()
-		return
+		return true
 	}
 	c.overflow(s, f.Offset)
+	return false
 }
 
 // overflow lets go of all queued events, and of the one at offset of s.

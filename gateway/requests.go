@@ -74,9 +74,10 @@ func (r *request) answer() {
 		s.req = nil
 		held := s.held
 		s.held = nil
+		fits := true
 		for _, f := range held {
 			r.c.heldBytes -= len(f.Text)
-			r.c.pushEvent(s, f)
+			fits = fits && (r.c.pushEvent(s, f) || !s.history)
 		}
 	}
 	r.c.catchUp() // those that fell behind while they were held
