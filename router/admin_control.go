@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"encoding/base64"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
@@ -14,6 +15,8 @@ func (s adminService) Disconnect(ctx context.Context, request *routerv1.Disconne
 		return nil, errNoControl
 	case (request.User == "") == (request.Session == ""):
 		return nil, statusOf(invalid("user, session: exactly one must be given"))
+	case request.Session != "" && !isSession(request.Session):
+		return nil, statusOf(invalid("session: must be the 22 characters that clients are told"))
 	}
 	err := s.control.PutRevocation(ctx, &gatewayv1.Revocation{
 		User: request.User, Session: request.Session, DisconnectUser: request.User != "", CloseCode: request.CloseCode, Reason: request.Reason,
@@ -22,6 +25,13 @@ func (s adminService) Disconnect(ctx context.Context, request *routerv1.Disconne
 		return nil, controlError(err)
 	}
 	return &routerv1.DisconnectResponse{}, nil
+}
+
+// isSession says whether a text can name a session: one that cannot would be told to
+// all edges, and nobody would be disconnected.
+func isSession(name string) bool {
+	id, err := base64.RawURLEncoding.Strict().DecodeString(name)
+	return err == nil && len(id) == 16 && len(name) == 22
 }
 
 // Revoke makes tokens of a user bad, with the tickets made from them.

@@ -487,7 +487,7 @@ func TestRevokingAndDisconnecting(t *testing.T) {
 	if !w.agree.Revoked("ann", "t1", at) || w.agree.Revoked("ann", "t2", at) || !w.agree.Revoked("bob", "", at.Add(-time.Second)) {
 		t.Error("not revoked as asked")
 	}
-	if _, err := w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{Session: "s"}); err != nil {
+	if _, err := w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{Session: "Hs16G_31KxXsTVh1RcIDZg"}); err != nil {
 		t.Error(err)
 	}
 	if _, err := w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "ann", CloseCode: 4200}); err != nil {
@@ -499,6 +499,10 @@ func TestRevokingAndDisconnecting(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 	_, err = w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "a", Session: "s"})
 	wantCode(t, err, codes.InvalidArgument)
+	for _, wrong := range []string{"s", "Hs16G_31KxXsTVh1RcIDZ", "Hs16G_31KxXsTVh1RcIDZgA", "Hs16G+31KxXsTVh1RcIDZg", "Hs16G_31KxXsTVh1RcIDZg\n"} {
+		_, err = w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{Session: wrong})
+		wantCode(t, err, codes.InvalidArgument, "session")
+	}
 	_, err = w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "a", CloseCode: 1000})
 	wantCode(t, err, codes.InvalidArgument, "4000")
 }
