@@ -61,6 +61,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	case calledOff:
 		e.log.Info("the drain was called off", "operation", op.Id)
 		e.openDoor()
+		e.recordEnd(op, h, func(*gatewayv1.Operation) {}) // how far it had come; who aborted it wrote the rest
 		return false
 	}
 	e.waitForCloses(b, deadline)

@@ -127,6 +127,10 @@ func TestADrainByOperationEndsTheProcessAndCanBeUndone(t *testing.T) {
 	if stayed == 0 {
 		t.Error("nobody was left")
 	}
+	eventually(t, "the record says how far it had come", func() bool {
+		op := f.ofEdge("e1")
+		return op != nil && op.State == opAborted && len(op.Progress) == 1 && op.Progress[0].Total == 30 && op.Progress[0].Ended
+	})
 	f.edges["e1"].connect("").expect(`{"type":"connected"}`)
 	// Another incarnation's drain is none of its business; its own is.
 	f.begin(&gatewayv1.Operation{Id: "2-b", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 7, DeadlineMs: 5_000})

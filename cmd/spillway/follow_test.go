@@ -201,7 +201,8 @@ func TestOperatorsCommands(t *testing.T) {
 		{"", []string{"revoke", "ann", "--token", "t", "--before", "2026-01-01T00:00:00Z"}, 2, "", "exclude"},
 		{"", []string{"disconnect"}, 2, "", "name a user"},
 		{"", []string{"disconnect", "ann", "--code", "1000"}, 2, "", "4000"},
-		{"", []string{"disconnect", "--session", "s"}, 0, "", ""},
+		{"", []string{"disconnect", "--session", "s"}, 2, "", "22 characters"},
+		{"", []string{"disconnect", "--session", "Hs16G_31KxXsTVh1RcIDZg"}, 0, "", ""},
 	} {
 		out, errs, code := spillway(t, c.stdin, append(c.args, "--server", d.server)...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
