@@ -509,8 +509,9 @@ func detail[T any](err error) (found T) {
 // The promises hold over the store that embeds, as over memory.
 func TestSQLiteKeepsWhatWasAcked(t *testing.T) {
 	store := stores(t)["sqlite"]
-	a := start(t, store, nil)
-	b := start(t, store, func(c *Config) { c.ID = "r2" })
+	// Both believe that the channel is theirs, as for a while after a change of owner.
+	a := start(t, store, func(c *Config) { c.OwnerRecheck = time.Hour })
+	b := start(t, store, func(c *Config) { c.ID, c.OwnerRecheck = "r2", time.Hour })
 	var wg sync.WaitGroup
 	var acked atomic.Int64
 	for i := range 4 {
