@@ -34,6 +34,7 @@ type drillCmd struct {
 	Store      string        `help:"Store of the cluster: sqlite or postgres." enum:",sqlite,postgres" default:""`
 	Report     string        `help:"Write the report, JSON, to this file." type:"path" placeholder:"FILE"`
 	JSON       bool          `help:"Print the report as JSON." name:"json"`
+	Table      string        `help:"Print a table and the curves of the reports in this folder, in Markdown, and do nothing else." type:"path" placeholder:"DIR"`
 	Keep       string        `help:"Keep configurations and logs of the cluster in this folder." type:"path" placeholder:"DIR"`
 	Server     string        `help:"Router of a given cluster: host:port." placeholder:"ADDR"`
 	Edge       string        `help:"WebSocket URL of a given cluster." placeholder:"URL"`
@@ -44,6 +45,14 @@ type drillCmd struct {
 
 // Run exits 1 if a promise is broken.
 func (c *drillCmd) Run(e *env) error {
+	if c.Table != "" {
+		reports, err := drill.Reports(c.Table)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s\n%s", drill.Table(reports), drill.Curves(reports))
+		return nil
+	}
 	if c.Scenario == "" {
 		fmt.Println(strings.Join(drill.Scenarios(), "\n"))
 		return nil

@@ -156,7 +156,7 @@ func axis(c *Curve, columns, each int) string {
 	for i := range line {
 		line[i] = '-'
 	}
-	at := int(-c.FromMs) / (c.BucketMs * each)
+	at := int(-c.FromMs) / max(c.BucketMs*each, 1)
 	text := []rune("^ begins")
 	for i, r := range text {
 		if at+i >= 0 && at+i < columns {

@@ -2,6 +2,9 @@ package drill
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -94,5 +97,29 @@ func TestOptionsReportAllProblemsAtOnce(t *testing.T) {
 	o = Default()
 	if err := o.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTheTableHasARowForEachRun(t *testing.T) {
+	dir := t.TempDir()
+	r := &Report{Scenario: "old-clients", Clients: 60, Policy: "fixed-1s", Verdicts: []Verdict{{"x", "y", true}, {"z", "was not", false}}}
+	r.Beside = &Report{Note: "admission off"}
+	for name, r := range map[string]*Report{"old-1s": r, "restart": {Scenario: "restart"}} {
+		text, err := json.Marshal(r)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name+".json"), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports, err := Reports(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, curves := Table(reports), Curves(reports)
+	restart, old, beside := strings.Index(table, "| restart |"), strings.Index(table, "| old-1s | 60, fixed-1s | 1 of 2 kept |"), strings.Index(table, "| old-1s: admission off |")
+	if restart < 0 || old < restart || beside < old || !strings.Contains(curves, "Broken: z: was not") {
+		t.Errorf("%s%s", table, curves)
 	}
 }
