@@ -213,3 +213,32 @@ func BenchmarkRevokeWalk(b *testing.B) {
 		walk.apply(l)
 	}
 }
+
+// meanwhile is a Verifier during whose check something else happens.
+type meanwhile struct {
+	Verifier
+	happens func()
+}
+
+func (v *meanwhile) Verify(token string, now time.Time) (*auth.Claims, error) {
+	if v.happens != nil {
+		v.happens()
+	}
+	return v.Verifier.Verify(token, now)
+}
+
+// A ticket from which rights were left out is good when it is opened; while the token
+// beside it is checked it is revoked.
+func TestATicketRevokedWhileTheTokenBesideItIsCheckedIsRefused(t *testing.T) {
+	slow := new(meanwhile)
+	w := newResuming(t, func(_ *Config, d *Deps) { slow.Verifier, d.Verifier = d.Verifier, slow })
+	rights := map[string]any{}
+	for i := range 100 {
+		rights[fmt.Sprintf("chat:room-%d", i)] = []string{"subscribe"}
+	}
+	c, hello := w.welcomed(byToken(tokenOf(t, jwt.MapClaims{"jti": "old", "channels": rights})))
+	c.conn.Close()
+	eventually(t, "it is gone", func() bool { return w.edge.conns.Load() == 0 })
+	slow.happens = func() { w.revoked.add("ann", "old", 0) }
+	w.connect(byTicket(hello, 2) + byToken("x.y.z")).expect(`{"type":"error","code":"revoked"}`)
+}

@@ -174,15 +174,23 @@ func (t *tokenCheck) apply(l *loop) {
 		return
 	}
 	c.greeting = greetWaiting
-	switch {
-	case t.who.claims != nil:
-		c.welcome(t.id, t.connect, t.who.withToken(t.claims, t.err))
-	case t.err != nil:
+	who := t.who
+	if who.claims != nil {
+		who = who.withToken(t.claims, t.err)
+		// The ticket was good when it was opened; it may have been revoked since.
+		t.err = nil
+		if l.edge.revoked(who.claims.Subject, who.claims.ID, who.claims.IssuedAt) {
+			t.err = errRevoked
+		}
+	} else if t.err == nil {
+		who = fresh(t.claims)
+	}
+	if t.err != nil {
 		code, text := tokenError(t.err)
 		c.notGood(t.id, code, text)
-	default:
-		c.welcome(t.id, t.connect, fresh(t.claims))
+		return
 	}
+	c.welcome(t.id, t.connect, who)
 }
 
 func tokenError(err error) (clientv1.ErrorCode, string) {
