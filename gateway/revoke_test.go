@@ -217,12 +217,12 @@ func BenchmarkRevokeWalk(b *testing.B) {
 // meanwhile is a Verifier during whose check something else happens.
 type meanwhile struct {
 	Verifier
-	happens func()
+	happens atomic.Pointer[func()]
 }
 
 func (v *meanwhile) Verify(token string, now time.Time) (*auth.Claims, error) {
-	if v.happens != nil {
-		v.happens()
+	if happens := v.happens.Load(); happens != nil {
+		(*happens)()
 	}
 	return v.Verifier.Verify(token, now)
 }
@@ -239,6 +239,7 @@ func TestATicketRevokedWhileTheTokenBesideItIsCheckedIsRefused(t *testing.T) {
 	c, hello := w.welcomed(byToken(tokenOf(t, jwt.MapClaims{"jti": "old", "channels": rights})))
 	c.conn.Close()
 	eventually(t, "it is gone", func() bool { return w.edge.conns.Load() == 0 })
-	slow.happens = func() { w.revoked.add("ann", "old", 0) }
+	revoke := func() { w.revoked.add("ann", "old", 0) }
+	slow.happens.Store(&revoke)
 	w.connect(byTicket(hello, 2) + byToken("x.y.z")).expect(`{"type":"error","code":"revoked"}`)
 }
