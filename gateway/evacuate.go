@@ -13,6 +13,7 @@ import (
 // receivers' headroom and rate, which those split evenly among who asks.
 func (e *Edge) evacuate(b bounds, op *gatewayv1.Operation) {
 	e.shutDoor()
+	var cut *handover
 	stop := func() bool { return b.leave.Err() != nil || e.ended(op.Id) || e.drainMe() }
 	if op.State == gatewayv1.OperationState_OPERATION_STATE_RUNNING && !doneBy(op, e.cfg.ID) {
 		start := time.Now()
@@ -27,13 +28,18 @@ func (e *Edge) evacuate(b bounds, op *gatewayv1.Operation) {
 		case brokenOff:
 			return
 		case handedOver:
-			e.recordEnd(op, h, func(*gatewayv1.Operation) {}) // a router says when all edges are done
+			e.recordEnd(op, h, unended)
+		case calledOff:
+			cut = h
 		}
 	}
 	e.hold(b, stop)
 	if b.leave.Err() == nil && !b.over() && !e.drainMe() {
 		e.log.Info("serving again", "operation", op.Id)
 		e.openDoor()
+		if cut != nil {
+			e.recordEnd(op, cut, unended)
+		}
 	}
 }
 

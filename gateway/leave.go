@@ -61,7 +61,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	case calledOff:
 		e.log.Info("the drain was called off", "operation", op.Id)
 		e.openDoor()
-		e.recordEnd(op, h, func(*gatewayv1.Operation) {}) // how far it had come; who aborted it wrote the rest
+		e.recordEnd(op, h, unended)
 		return false
 	}
 	e.waitForCloses(b, deadline)
@@ -315,6 +315,10 @@ func (e *Edge) record(op *gatewayv1.Operation) {
 		}
 	})
 }
+
+// unended leaves the state of an operation to others: it has ended already, or a
+// router says when all edges are done.
+func unended(*gatewayv1.Operation) {}
 
 // recordEnd writes the last figures of this edge into the record, best effort. more
 // may change the record besides.

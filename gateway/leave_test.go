@@ -353,6 +353,24 @@ func TestEdgesThatLeaveTogetherDoNotPointAtEachOther(t *testing.T) {
 	}
 }
 
+func TestAnAbortedEvacuationTellsHowFarItCame(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "u1")
+	c := f.crowd("e1", 30)
+	f.begin(&gatewayv1.Operation{Id: "1-ev", Kind: opEvacuate, State: opRunning, Region: "eu", DeadlineMs: 30_000, StartedMs: uint64(time.Now().UnixMilli())})
+	eventually(t, "the first have gone", func() bool { return f.conns("u1") > 2 })
+	f.setState("1-ev", opAborted)
+	eventually(t, "it serves again", func() bool { return f.edges["e1"].edge.Ready() })
+	eventually(t, "the record says how far it had come", func() bool {
+		op := f.operation(func(op *gatewayv1.Operation) bool { return doneBy(op, "e1") })
+		return op != nil && op.State == opAborted && op.Progress[0].Total == 30 && op.Progress[0].Moved > 0 && op.Progress[0].Remaining > 0
+	})
+	c.rest()
+	if n := c.interruptions(); n != 0 {
+		t.Errorf("%d streams were interrupted", n)
+	}
+}
+
 func TestAnEvacuatedRegionStaysEmptyUntilItIsReturned(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "e1", "e2", "u1", "u2")
