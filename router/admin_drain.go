@@ -130,13 +130,18 @@ func (r *Router) planDrain(m *presence.Member, deadline time.Duration) *routerv1
 	response.Conns = f.Conns
 	planned := takes(f.Conns, response.PerSecond)
 	response.PlannedMs = uint32(min(planned.Milliseconds(), math.MaxUint32))
+	// Who has no room in the region goes to others.
+	away := r.receivers(func(other *presence.Member) bool { return other.Region != m.Region && !r.evacuated(other.Region) })
+	foreign := away.headroom * uint64(r.cfg.ForeignPercent) / 100
 	switch {
 	case f.Conns == 0:
-	case room.edges == 0:
-		response.Message = fmt.Sprintf("no other edge of region %q serves: all clients will be closed, spread over the deadline", m.Region)
+	case room.edges+away.edges == 0:
+		response.Message = "no other edge serves: all clients will be closed, spread over the deadline"
+	case f.Conns > room.headroom+foreign:
+		response.Message = fmt.Sprintf("%d clients do not fit: the other edges of region %q have room for %d, other regions for %d; the rest will be closed, spread over the deadline",
+			f.Conns, m.Region, room.headroom, foreign)
 	case f.Conns > room.headroom:
-		response.Message = fmt.Sprintf("%d clients do not fit: the other edges of region %q have room for %d; the rest will be closed, spread over the deadline",
-			f.Conns, m.Region, room.headroom)
+		response.Message = fmt.Sprintf("%d clients go to other regions, which have room for %d and take %.0f a second", f.Conns-room.headroom, foreign, away.rate())
 	case response.PerSecond <= 0:
 		response.Message = "the other edges take nobody now"
 	case deadline > 0 && planned > deadline:

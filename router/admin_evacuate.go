@@ -118,6 +118,7 @@ func (r *Router) evacuated(region string) bool { return r.evacuation(region) != 
 // checkEvacuation compares what a region holds with what the others can take.
 func (r *Router) checkEvacuation(region string, window time.Duration) (*routerv1.EvacuateResponse, error) {
 	var from room
+	unheard := 0
 	figures := r.members.Figures()
 	for _, m := range r.members.Snapshot().Members() {
 		if m.Role != gatewayv1.Role_ROLE_EDGE || m.Region != region {
@@ -126,6 +127,7 @@ func (r *Router) checkEvacuation(region string, window time.Duration) (*routerv1
 		f := figures[presence.KeyOf(m)]
 		if f == nil || f.Incarnation != m.Incarnation {
 			f = &presence.Figure{}
+			unheard++
 		}
 		from.add(m, f)
 	}
@@ -133,7 +135,11 @@ func (r *Router) checkEvacuation(region string, window time.Duration) (*routerv1
 		return nil, status.Errorf(codes.NotFound, "region: %q has no edges", region)
 	}
 	to := r.receivers(func(m *presence.Member) bool { return m.Region != region && !r.evacuated(m.Region) })
-	return precheck(from, to, window, r.cfg.CriticalReserve, r.cfg.ForeignPercent), nil
+	check := precheck(from, to, window, r.cfg.CriticalReserve, r.cfg.ForeignPercent)
+	if unheard > 0 && check.Fits {
+		check.Fits, check.Message = false, fmt.Sprintf("nothing has been heard yet of %d of its %d edges", unheard, from.edges)
+	}
+	return check, nil
 }
 
 // precheck is the arithmetic of an evacuation. Of each receiver's room a part is for

@@ -130,7 +130,7 @@ func TestADrainSaysWhatItNeedsThenBegins(t *testing.T) {
 	ctx := testContext(t)
 	plan, err := w.admin.DrainNode(ctx, &routerv1.DrainNodeRequest{Node: "e1", DryRun: true})
 	if err != nil || plan.Operation != "" || plan.Conns != 9_000 || plan.Headroom != 8_000 || plan.PerSecond != 900 || plan.PlannedMs != 10_000 ||
-		!strings.Contains(plan.Message, "do not fit") || len(w.agree.Operations()) != 0 {
+		!strings.Contains(plan.Message, "1000 clients go to other regions") || len(w.agree.Operations()) != 0 {
 		t.Errorf("the dry run says %v, %v", plan, err)
 	}
 	for node, want := range map[string]codes.Code{"e9": codes.NotFound, "r1": codes.InvalidArgument, "e4": codes.FailedPrecondition} {
@@ -383,6 +383,29 @@ func TestAnEvacuationThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 	}
 	if _, err := w.admin.AbortOperation(ctx, &routerv1.AbortOperationRequest{Operation: forced.Operation}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A router that has just started does not take silence for an empty region.
+func TestAnEvacuationWaitsForFigures(t *testing.T) {
+	w := newWorld(t)
+	evacuable(w)
+	w.members.mu.Lock()
+	delete(w.members.figures, presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: "e2"})
+	w.members.mu.Unlock()
+	_, err := w.admin.Evacuate(testContext(t), &routerv1.EvacuateRequest{Region: "eu"})
+	wantCode(t, err, codes.FailedPrecondition, "nothing has been heard yet of 1 of its 2 edges")
+}
+
+// Clients go to other regions before any is closed, and the plan says so.
+func TestADrainOfARegionsLastEdgeGoesToOtherRegions(t *testing.T) {
+	w := newWorld(t,
+		&presence.Figure{Id: "e1", Region: "eu", Conns: 900},
+		&presence.Figure{Id: "e2", Region: "eu", Headroom: 100, MovedPerSecond: 500, State: gatewayv1.State_STATE_DRAINING},
+		&presence.Figure{Id: "u1", Region: "us", Headroom: 2_000, MovedPerSecond: 500})
+	plan, err := w.admin.DrainNode(testContext(t), &routerv1.DrainNodeRequest{Node: "e1", DryRun: true})
+	if err != nil || plan.Message != "900 clients go to other regions, which have room for 1600 and take 500 a second" {
+		t.Errorf("%v, %v", plan, err)
 	}
 }
 
