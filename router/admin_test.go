@@ -386,6 +386,30 @@ func TestAnEvacuationThatDoesNotFitIsRefusedWithItsNumbers(t *testing.T) {
 	}
 }
 
+// Clients of an edge that left in the middle of an evacuation are not told as staying.
+func TestAnEvacuationOutlivesAnEdgeThatLeaves(t *testing.T) {
+	w := newWorld(t)
+	evacuable(w)
+	ctx := testContext(t)
+	begun, err := w.admin.Evacuate(ctx, &routerv1.EvacuateRequest{Region: "eu", WindowMs: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.agree.PutOperation(ctx, &gatewayv1.Operation{Kind: gatewayv1.OperationKind_OPERATION_KIND_DRAIN, Node: "e2", Incarnation: 7, Cause: "signal"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the drain is known", func() bool { return len(w.agree.Operations()) == 2 })
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e2", Total: 400, Moved: 100, Remaining: 300, AtMs: 2, Ended: true})
+	w.tell(&gatewayv1.Progress{Operation: begun.Operation, Edge: "e1", Total: 600, Moved: 600, AtMs: 2, Ended: true})
+	eventually(t, "the region is held", func() bool {
+		return w.agree.Operation(begun.Operation).State == gatewayv1.OperationState_OPERATION_STATE_HELD
+	})
+	if got := w.agree.Operation(begun.Operation).Message; !strings.HasSuffix(got, "0 stragglers; 300 were at edges that left or died") {
+		t.Error(got)
+	}
+}
+
 // A router that has just started does not take silence for an empty region.
 func TestAnEvacuationWaitsForFigures(t *testing.T) {
 	w := newWorld(t)

@@ -129,7 +129,7 @@ func (s *supervisor) verdict(op *gatewayv1.Operation, figures []*gatewayv1.Progr
 // evacuationVerdict holds a region when all its edges have ended their part or are
 // gone.
 func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]*gatewayv1.Progress, seen map[string]bool) (gatewayv1.OperationState, string) {
-	var total, moved, closed, stragglers, remaining uint32
+	var total, moved, closed, stragglers, stay, away uint32
 	for _, m := range s.members.Snapshot().Members() {
 		if m.Role == gatewayv1.Role_ROLE_EDGE && m.Region == op.Region && (last[m.Id] == nil || !last[m.Id].Ended) {
 			return gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED, ""
@@ -144,20 +144,33 @@ func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]
 			lost++
 		}
 		total, moved, closed, stragglers = total+p.Total, moved+p.Moved, closed+p.Closed, stragglers+p.Stragglers
-		remaining += p.Remaining
+		if p.Ended && s.serves(id) {
+			stay += p.Remaining
+		} else {
+			away += p.Remaining // a drain of that edge has them, or nobody
+		}
 	}
 	if len(last) == 0 && !s.gone(op, "", 0, seen) {
 		return gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED, "" // edges that have just started may not have spoken
 	}
 	took := s.now().Sub(time.UnixMilli(int64(op.StartedMs))).Round(time.Second)
 	message := fmt.Sprintf("%d of %d clients moved in %v, %d closed, %d stragglers", moved, total, took, closed, stragglers)
-	if remaining > 0 {
-		message += fmt.Sprintf("; %d had no room elsewhere and stay", remaining)
+	if stay > 0 {
+		message += fmt.Sprintf("; %d had no room elsewhere and stay", stay)
+	}
+	if away > 0 {
+		message += fmt.Sprintf("; %d were at edges that left or died", away)
 	}
 	if lost > 0 {
 		message += fmt.Sprintf("; %d edges died on the way", lost)
 	}
 	return gatewayv1.OperationState_OPERATION_STATE_HELD, message
+}
+
+// serves says that an edge is there and not on its way out.
+func (s *supervisor) serves(edge string) bool {
+	m := s.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: edge})
+	return m != nil && s.running(gatewayv1.OperationKind_OPERATION_KIND_DRAIN, m.Id, m.Incarnation) == nil
 }
 
 // gone says that an edge has not been a member for a while.
