@@ -88,19 +88,49 @@ func (t *Tracker) begin(r *region, c *cause) {
 // name makes resumes that name an edge count for a cause, those too that came before.
 func (t *Tracker) name(c *cause, name string) {
 	t.named[name] = append(t.named[name], c)
+	t.lookBack(c, name)
+	if c.kind != kindOperation {
+		return
+	}
+	var before *cause // who counted until now for it may count for c
+	for _, p := range t.named[name] {
+		if p.kind == kindOperation && p.start < c.start && (before == nil || p.start > before.start) {
+			before = p
+		}
+	}
+	if before != nil {
+		before.back, before.first = map[*region]uint64{}, map[*region]int64{}
+		for other := range before.shares {
+			t.lookBack(before, other)
+		}
+	}
+}
+
+// lookBack counts those who came back and name an edge, from the windows.
+func (t *Tracker) lookBack(c *cause, name string) {
 	for _, r := range t.regions {
 		for n := c.start; n < c.start+min(backWithin, kept); n++ {
-			if s := r.slot(n); s != nil && s.from[name] > 0 {
+			if s := r.slot(n); s != nil && s.from[name] > 0 && t.counts(c, name, n) {
 				c.cameBack(r, n, s.from[name])
 			}
 		}
 	}
 }
 
+// counts says that who comes back in window n and names an edge counts for c: of the
+// operations of that edge, for the newest that had begun.
+func (t *Tracker) counts(c *cause, name string, n int64) bool {
+	return c.kind != kindOperation || !slices.ContainsFunc(t.named[name], func(x *cause) bool {
+		return x.kind == kindOperation && x.start > c.start && x.start <= n
+	})
+}
+
 // cameBack counts clients whose tickets name an edge.
 func (t *Tracker) cameBack(r *region, name string, n int64, count uint32) {
 	for _, c := range t.named[name] {
-		c.cameBack(r, n, count)
+		if t.counts(c, name, n) {
+			c.cameBack(r, n, count)
+		}
 	}
 }
 
@@ -261,6 +291,9 @@ func (t *Tracker) loss(r *region, first, last int64) {
 // findAway makes causes of other regions causes of the regions that their clients
 // went to, from the first of them on.
 func (t *Tracker) findAway() {
+	for _, r := range t.regions { // who came first and counted for an older operation of the edge
+		r.causes = slices.DeleteFunc(r.causes, func(c *cause) bool { return c.original != nil && c.original.back[r] < awayLeast })
+	}
 	for _, r := range t.regions {
 		for _, c := range r.causes {
 			if c.original != nil {

@@ -425,6 +425,40 @@ func TestEvacuationIsAnIncidentOfBothRegions(t *testing.T) {
 	}
 }
 
+// An edge that was restarted and leaves again within minutes: who comes back counts for
+// the operation that sent him only, and only in the region he comes to.
+func TestOperationsOfOneEdgeAreCountedApart(t *testing.T) {
+	s := newSim(t, "a", "b", "x")
+	s.edges["x"].region = "us"
+	s.run(6*time.Minute, nil)
+	ops := []*gatewayv1.Operation{{Id: "op-1", Kind: gatewayv1.OperationKind_OPERATION_KIND_DRAIN, Node: "a", StartedMs: uint64(s.now.UnixMilli())}}
+	s.tracker.Operations(ops)
+	s.run(4*time.Second, func(time.Duration) { s.at("a").Shut += 10 }) // these have no tickets
+	s.drain("a", "b", 2)
+	s.run(time.Minute, nil)
+	ops[0].EndedMs = uint64(s.now.UnixMilli()) - 54_000
+	ops = append(ops, &gatewayv1.Operation{Id: "op-2", Kind: gatewayv1.OperationKind_OPERATION_KIND_EVACUATE, Region: "eu", StartedMs: uint64(s.now.UnixMilli())})
+	s.tracker.Operations(ops)
+	s.drain("a", "x", 2)
+	s.drain("b", "x", 1)
+	s.run(time.Minute, nil)
+	want := map[string][2]uint64{"op-1": {700, 500}, "op-2": {750, 750}}
+	for region, causes := range map[string]int{"eu": 2, "us": 1} {
+		found := 0
+		for _, i := range s.tracker.Incidents(region) {
+			for _, c := range i.Causes {
+				found++
+				if got := [2]uint64{c.Displaced, c.Back}; got != want[c.Id] {
+					t.Errorf("%s: %v, want %v", region, c, want[c.Id])
+				}
+			}
+		}
+		if found != causes {
+			t.Errorf("%s: %d causes, want %d: %v", region, found, causes, s.tracker.Incidents(region))
+		}
+	}
+}
+
 // An edge that killed nobody is no incident; one that speaks again was not lost.
 func TestFalseAndEmptyLossesAreNoIncidents(t *testing.T) {
 	s := newSim(t, "a", "b")
