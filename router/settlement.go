@@ -19,8 +19,9 @@ const (
 	unsettledAfter = 9*time.Minute + 10*time.Second
 )
 
-// settlementOf sums what incidents say of an operation; nil: nothing. It is pure.
-func settlementOf(op *gatewayv1.Operation, incidents []*routerv1.Incident, now time.Time) *gatewayv1.Settlement {
+// settlementOf sums what incidents say of an operation; nil: nothing. An incident may
+// have begun before it, for another cause: peak is asked for its own part. It is pure.
+func settlementOf(op *gatewayv1.Operation, incidents []*routerv1.Incident, peak func(region string, fromMS, toMS uint64) float64, now time.Time) *gatewayv1.Settlement {
 	var mine []*routerv1.Incident
 	s := &gatewayv1.Settlement{Settled: true}
 	for _, i := range incidents {
@@ -42,7 +43,11 @@ func settlementOf(op *gatewayv1.Operation, incidents []*routerv1.Incident, now t
 	}
 	end := uint64(0)
 	for _, i := range mine {
-		s.PeakPerSecond = max(s.PeakPerSecond, i.PeakPerSecond)
+		until := i.SettledMs
+		if until == 0 {
+			until = uint64(now.UnixMilli())
+		}
+		s.PeakPerSecond = max(s.PeakPerSecond, peak(i.Region, s.StartMs, until))
 		switch {
 		case i.SettledMs == 0 && i.Region == op.Region && i.Admitted == 0 && len(mine) > 1:
 			// All went elsewhere: where nobody comes, nothing has to settle.
@@ -74,7 +79,7 @@ func (r *Router) settlement(op *gatewayv1.Operation) *gatewayv1.Settlement {
 	s := r.settling
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	measured := settlementOf(op, s.tracker.Incidents(""), s.now())
+	measured := settlementOf(op, s.tracker.Incidents(""), s.tracker.Peak, s.now())
 	if measured == nil || measured.Displaced < op.Settlement.GetDisplaced() {
 		return op.Settlement // a router that has just started has not heard all of it
 	}

@@ -16,7 +16,7 @@ func TestASettlementIsOverAllRegions(t *testing.T) {
 	cause := &routerv1.IncidentCause{Kind: "operation", Id: "op", StartMs: start, Displaced: 100, Back: 98, CaughtUp: 97}
 	home := &routerv1.Incident{Region: "eu", StartMs: start, Causes: []*routerv1.IncidentCause{cause}}
 	us := &routerv1.Incident{
-		Region: "us", StartMs: start - 9_000, SettledMs: start + 20_400, PeakPerSecond: 135, Admitted: 98,
+		Region: "us", StartMs: start - 9_000, SettledMs: start + 20_400, PeakPerSecond: 900, Admitted: 98,
 		Causes: []*routerv1.IncidentCause{{Kind: "lost", Id: "x", StartMs: start - 9_000, Displaced: 7}, cause},
 	}
 	asia := &routerv1.Incident{Region: "asia", StartMs: start, PeakPerSecond: 20, Causes: []*routerv1.IncidentCause{cause}}
@@ -27,6 +27,12 @@ func TestASettlementIsOverAllRegions(t *testing.T) {
 		s := &gatewayv1.Settlement{StartMs: start, SettleMs: 20_400, Settled: true, PeakPerSecond: 135, Displaced: 100, Back: 98, CaughtUp: 97}
 		change(s)
 		return s
+	}
+	peak := func(region string, from, to uint64) float64 {
+		if from != start || to <= from {
+			t.Errorf("asked for the peak of %d to %d", from, to)
+		}
+		return map[string]float64{"us": 135, "asia": 20}[region]
 	}
 	for name, c := range map[string]struct {
 		op        *gatewayv1.Operation
@@ -44,7 +50,7 @@ func TestASettlementIsOverAllRegions(t *testing.T) {
 			s.SettleMs, s.Settled, s.PeakPerSecond, s.Final = 0, false, 20, true
 		})},
 	} {
-		if got := settlementOf(c.op, c.incidents, c.now); !proto.Equal(got, c.want) {
+		if got := settlementOf(c.op, c.incidents, peak, c.now); !proto.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}

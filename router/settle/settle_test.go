@@ -442,6 +442,12 @@ func TestOperationsOfOneEdgeAreCountedApart(t *testing.T) {
 	s.drain("a", "x", 2)
 	s.drain("b", "x", 1)
 	s.run(time.Minute, nil)
+	if got := s.tracker.Peak("us", s.tracker.Incidents("us")[0].StartMs, uint64(s.now.UnixMilli())); got != 250 {
+		t.Errorf("peak %v, want 250", got)
+	}
+	if got := s.tracker.Peak("us", s.tracker.Incidents("us")[0].StartMs+5_000, uint64(s.now.UnixMilli())); got != 0 {
+		t.Errorf("peak %v after the last, want 0", got)
+	}
 	want := map[string][2]uint64{"op-1": {700, 500}, "op-2": {750, 750}}
 	for region, causes := range map[string]int{"eu": 2, "us": 1} {
 		found := 0

@@ -181,6 +181,21 @@ func (t *Tracker) Incidents(name string) []*routerv1.Incident {
 	return all
 }
 
+// Peak is the new conns in the busiest second of a region that lies in [fromMS, toMS),
+// as far as windows are kept.
+func (t *Tracker) Peak(name string, fromMS, toMS uint64) float64 {
+	r := t.regions[name]
+	if r == nil {
+		return 0
+	}
+	most := uint64(0)
+	from, to := int64(fromMS/windowMS), int64(toMS/windowMS)
+	for n := max(from, to-kept); n < to; n++ {
+		most = max(most, r.sum(n, min(n+perSecond, to), arrivals))
+	}
+	return float64(most)
+}
+
 // Arrivals are the windows of a region that are not empty, the oldest first, as far
 // as all edges have told them.
 func (t *Tracker) Arrivals(name string, sinceMS uint64, now time.Time) []*routerv1.ArrivalWindow {
