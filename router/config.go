@@ -1,6 +1,7 @@
 package router
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,9 @@ type Config struct {
 	ID     string // member id; needed
 	Region string // a label
 	Listen string // host:port of the gRPC server; port 0 picks one. Default 127.0.0.1:8390
+
+	HTTPListen string      // host:port of the API over HTTP; port 0 picks one. Default "": none
+	HTTPTLS    *tls.Config // TLS of HTTPListen; nil: plain text
 
 	// Namespaces by name. The name "default" is for channels without a colon.
 	Namespaces map[string]Namespace
@@ -169,11 +173,9 @@ func (c *Config) validateBounds(p *problems) {
 }
 
 func (c *Config) validateKeys(p *problems) {
-	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		p.add("listen", c.Listen, "must be host:port")
-	} else if len(c.Keys) == 0 && !loopback(host) {
-		p.add("listen", c.Listen, "without API keys only a loopback address is allowed")
+	c.validateListen("listen", c.Listen, p)
+	if c.HTTPListen != "" {
+		c.validateListen("http_listen", c.HTTPListen, p)
 	}
 	seen := make(map[string]bool)
 	for _, k := range c.Keys {
@@ -189,6 +191,15 @@ func (c *Config) validateKeys(p *problems) {
 				p.add("keys."+k.Name, r, "rights are publish, read, admin, edge")
 			}
 		}
+	}
+}
+
+func (c *Config) validateListen(field, address string, p *problems) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		p.add(field, address, "must be host:port")
+	} else if len(c.Keys) == 0 && !loopback(host) {
+		p.add(field, address, "without API keys only a loopback address is allowed")
 	}
 }
 

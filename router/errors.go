@@ -18,8 +18,13 @@ func invalid(message string) result {
 	return result{code: codes.InvalidArgument, message: message}
 }
 
+// reasonTooLarge is the reason of a field violation that is about bytes.
+const reasonTooLarge = "TOO_LARGE"
+
 func tooLarge(field string, have, most int) result {
-	return invalid(fmt.Sprintf("%s: %d bytes, at most %d are allowed", field, have, most))
+	res := invalid(fmt.Sprintf("%s: %d bytes, at most %d are allowed", field, have, most))
+	res.reason = reasonTooLarge
+	return res
 }
 
 // statusOf is the gRPC error of a result, with details: which field, or when to
@@ -33,7 +38,7 @@ func statusOf(res result) error {
 		if !found {
 			return s.Err()
 		}
-		detail = &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: description}}}
+		detail = &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: description, Reason: res.reason}}}
 	case res.retryAfter > 0:
 		detail = &errdetails.RetryInfo{RetryDelay: durationpb.New(res.retryAfter)}
 	default:

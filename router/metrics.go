@@ -9,6 +9,7 @@ type metrics struct {
 	publishes     outcomeCounters
 	storeCalls    storeCalls
 	asks          askCounters
+	http          httpCounters
 	overflows     prometheus.Counter
 	rateLimited   prometheus.Counter
 	abandoned     prometheus.Counter
@@ -57,6 +58,19 @@ type storeCalls struct{ append, heads, read, trim prometheus.Counter }
 
 type askCounters struct{ tail, store, unavailable, refused prometheus.Counter }
 
+// httpCounters is one counter for each way in which a request over HTTP ends.
+type httpCounters struct{ ok, refused, failed, gone prometheus.Counter }
+
+func (h *httpCounters) of(status int) prometheus.Counter {
+	switch {
+	case status < 400:
+		return h.ok
+	case status < 500:
+		return h.refused
+	}
+	return h.failed
+}
+
 func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_router_" + name, Help: help})
@@ -73,7 +87,12 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 	publishes := vec("publishes_total", "Publishes by outcome.", "outcome")
 	calls := vec("store_calls_total", "Calls of the store by kind.", "call")
 	asks := vec("asks_total", "Asks of edges by who answered.", "by")
+	requests := vec("http_requests_total", "Requests over HTTP by answer: ok, refused (4xx), failed (5xx), or gone.", "answer")
 	m := &metrics{
+		http: httpCounters{
+			ok: requests.WithLabelValues("ok"), refused: requests.WithLabelValues("refused"),
+			failed: requests.WithLabelValues("failed"), gone: requests.WithLabelValues("gone"),
+		},
 		publishes: outcomeCounters{
 			ok: publishes.WithLabelValues("ok"), repeat: publishes.WithLabelValues("repeat"),
 			refused: publishes.WithLabelValues("refused"), overflow: publishes.WithLabelValues("overflow"),
@@ -112,7 +131,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		readRanges:    histogram("read_ranges", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
 	if r != nil {
-		r.MustRegister(publishes, calls, asks, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
+		r.MustRegister(publishes, calls, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
 			m.failures, m.storeBehind, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed,
 			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)
 		s.register(r)
@@ -122,7 +141,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 
 // sizes reads what is held now, for gauges.
 type sizes struct {
-	channels, cacheBytes, queueEvents, queueBytes, readQueue func() float64
+	channels, cacheBytes, queueEvents, queueBytes, readQueue, httpBytes func() float64
 }
 
 func (s *sizes) register(r prometheus.Registerer) {
@@ -133,5 +152,6 @@ func (s *sizes) register(r prometheus.Registerer) {
 	gauge("cache_bytes", "Heads and hot tails.", s.cacheBytes)
 	gauge("queue_events", "Publishes waiting or in flight.", s.queueEvents)
 	gauge("queue_bytes", "Bytes of publishes waiting or in flight.", s.queueBytes)
+	gauge("http_bytes", "Bodies of requests over HTTP.", s.httpBytes)
 	gauge("read_queue", "Reads waiting for the store.", s.readQueue)
 }

@@ -55,6 +55,7 @@ type publication struct {
 type result struct {
 	code       codes.Code
 	message    string
+	reason     string // of a mistake, for programs; mostly empty
 	retryAfter time.Duration
 	epoch      uint64
 	offset     uint64

@@ -2,15 +2,16 @@
 // the store, fans them out on the bus, and answers edges that ask what they
 // have missed.
 //
-// Backends call its gRPC services, edges and other routers EdgeService. It calls a
-// history.Store, a Bus, the Membership and other routers (Peers); cmd joins them.
+// Backends call its gRPC services, or the same as JSON over HTTP (http.go), edges
+// and other routers EdgeService. It calls a history.Store, a Bus, the Membership and
+// other routers (Peers); cmd joins them.
 //
-// Life: New does no I/O; Listen opens the port; Run serves until its context ends,
-// then drains and returns when everything it started has ended. Goroutines: the
+// Life: New does no I/O; Listen and ListenHTTP open the ports; Run serves until its
+// context ends, then drains and returns when everything it started has ended. Goroutines: the
 // committers, one for channels without a store, one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
 // retention, settle times, operations and what edges say of them, at most four that call
-// hooks, gRPC's own, two for each stream, and one for each call that is
+// hooks, gRPC's and net/http's own, two for each stream, and one for each call that is
 // forwarded.
 //
 // Invariants: an acked event of a committed namespace is in the store, and is on the
@@ -72,7 +73,9 @@ type Router struct {
 	progress   *progressTable
 	hooks      *hooks
 	settling   *settling
+	gate       *gatekeeper
 	server     *grpc.Server
+	web        *web // nil: no HTTP
 	health     *health.Server
 	stop       chan struct{} // closed when streams must end
 
@@ -113,7 +116,9 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	r.fan = &fan{cfg: &r.cfg, bus: deps.Bus, metrics: r.metrics}
 	r.sequencer = newSequencer(&r.cfg, r.table, r.own, deps.Store, r.fan, r.metrics, r.log)
 	r.reads = newReads(&r.cfg, deps.Store, r.table, r.own, r.metrics, r.log)
+	r.gate = newGatekeeper(r.cfg.Keys)
 	r.server = r.newServer()
+	r.web = newWeb(r)
 	return r, nil
 }
 
@@ -124,6 +129,12 @@ func (r *Router) sizes() *sizes {
 		queueEvents: func() float64 { return float64(r.sequencer.events.Load()) },
 		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
 		readQueue:   func() float64 { return float64(r.reads.depth()) },
+		httpBytes: func() float64 {
+			if r.web == nil {
+				return 0
+			}
+			return float64(r.web.bytes.Load())
+		},
 	}
 }
 
@@ -167,7 +178,7 @@ func (r *Router) stopping() bool {
 
 // Run serves until ctx ends, then drains. It may be called once.
 func (r *Router) Run(ctx context.Context) error {
-	if err := r.Listen(ctx); err != nil {
+	if err := errors.Join(r.Listen(ctx), r.ListenHTTP(ctx)); err != nil {
 		return err
 	}
 	// The parts outlive ctx: they end after the last call was answered.
@@ -190,7 +201,10 @@ func (r *Router) Run(ctx context.Context) error {
 		g.Go(func() error { return r.talk.Hear(parts, topicProgress, r.progress.hear) })
 	}
 	g.Go(func() error { return r.serve() })
-	r.log.Info("router listens", "id", r.cfg.ID, "address", r.Addr())
+	if r.web != nil {
+		g.Go(r.web.run)
+	}
+	r.log.Info("router listens", "id", r.cfg.ID, "address", r.Addr(), "http", r.HTTPAddr())
 	r.wait(ctx, failed)
 	r.drain(ctx)
 	end()
@@ -226,6 +240,9 @@ func (r *Router) wait(ctx, failed context.Context) {
 func (r *Router) drain(ctx context.Context) {
 	r.serving(false)
 	r.members.SetState(gatewayv1.State_STATE_DRAINING)
+	if r.web != nil {
+		r.web.server.SetKeepAlivesEnabled(false) // callers come back elsewhere
+	}
 	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainDelay+r.cfg.StopTimeout)
 	defer cancel()
 	pause(fresh, r.cfg.DrainDelay) // calls are served while the others take notice
@@ -236,6 +253,9 @@ func (r *Router) drain(ctx context.Context) {
 		r.server.GracefulStop()
 		close(stopped)
 	}()
+	if r.web != nil {
+		r.web.stop(fresh)
+	}
 	select {
 	case <-stopped:
 	case <-fresh.Done():

@@ -22,7 +22,6 @@ import (
 const maxMessageBytes = 4 << 20
 
 func (r *Router) newServer() *grpc.Server {
-	gate := newGatekeeper(r.cfg.Keys)
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
@@ -31,8 +30,8 @@ func (r *Router) newServer() *grpc.Server {
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
-		grpc.ChainUnaryInterceptor(r.recoverUnary, gate.unary, r.deadline),
-		grpc.ChainStreamInterceptor(r.recoverStream, gate.stream),
+		grpc.ChainUnaryInterceptor(r.recoverUnary, r.gate.unary, r.deadline),
+		grpc.ChainStreamInterceptor(r.recoverStream, r.gate.stream),
 	}
 	if r.cfg.Transport != nil {
 		options = append(options, grpc.Creds(r.cfg.Transport))

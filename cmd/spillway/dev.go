@@ -27,7 +27,7 @@ type devCmd struct {
 	Data     string `help:"Folder to keep data in; default: a temporary one." placeholder:"DIR" type:"path"`
 	WSPort   int    `help:"Port of the first edge; the others follow. 0 picks ports." default:"8400" name:"ws-port"`
 	GRPCPort int    `help:"Port of the router's gRPC API; 0 picks one." default:"8390" name:"grpc-port"`
-	HTTPPort int    `help:"Port of the router's HTTP listener; 0 picks one." default:"8380" name:"http-port"`
+	HTTPPort int    `help:"Port of the router's API over HTTP; its ops listener is the next. 0 picks ports." default:"8380" name:"http-port"`
 	OpsPort  int    `help:"Port of the first edge's ops listener; the others follow. 0 picks ports." default:"8500" name:"ops-port"`
 	LogLevel string `help:"debug, info, warn or error." default:"warn" placeholder:"LEVEL"`
 
@@ -114,7 +114,8 @@ func (c *devCmd) checkPorts(ctx context.Context) error {
 		what, flag string
 		port       int
 	}
-	wants := []want{{"router (gRPC)", "--grpc-port", c.GRPCPort}, {"router (HTTP)", "--http-port", c.HTTPPort}}
+	wants := []want{{"router (gRPC)", "--grpc-port", c.GRPCPort}, {"router (HTTP)", "--http-port", c.HTTPPort},
+		{"router (ops)", "--http-port", after(c.HTTPPort, 1)}}
 	for i := range c.Edges {
 		wants = append(wants, want{fmt.Sprint("edge ", i+1), "--ws-port", after(c.WSPort, i)},
 			want{fmt.Sprintf("edge %d (ops)", i+1), "--ops-port", after(c.OpsPort, i)})
@@ -152,7 +153,7 @@ func (d *devCluster) build(ctx context.Context, c *devCmd, dir string, log *slog
 	}
 	rc := config.DefaultRouter()
 	rc.Node, rc.Listen, rc.Store.SQLite = node, local(c.GRPCPort), filepath.Join(dir, "history.db")
-	rc.ID, rc.OpsListen = "router-1", local(c.HTTPPort)
+	rc.ID, rc.HTTPListen, rc.OpsListen = "router-1", local(c.HTTPPort), local(after(c.HTTPPort, 1))
 	if d.router, err = routernode.New(ctx, &rc, routernode.Options{Dev: true, Log: log}); err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ func spillway(t *testing.T, stdin string, args ...string) (out, errs string, cod
 type dev struct {
 	cmd          *exec.Cmd
 	server, edge string
+	curl         string // the example, as printed
 }
 
 func startDev(t *testing.T, data string) *dev {
@@ -75,6 +76,9 @@ func startDev(t *testing.T, data string) *dev {
 	}
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		words := strings.Fields(lines.Text())
+		if len(words) > 0 && words[0] == "curl" {
+			d.curl = strings.TrimSpace(lines.Text())
+		}
 		for i, w := range words {
 			switch {
 			case w == "--server":
@@ -183,6 +187,25 @@ func TestADrainInDevLeavesClientsTime(t *testing.T) {
 		t.Errorf("nodes after the drain: %d %s%s", code, out, errs)
 	}
 	d.interrupt(t)
+}
+
+// The example is run by a shell, as who reads it would.
+func TestDevPrintsACurlThatWorks(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("curl is not installed")
+		}
+		t.Skip("curl is not installed")
+	}
+	d := startDev(t, t.TempDir())
+	defer d.interrupt(t)
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", d.curl).Output()
+	if err != nil || !strings.Contains(string(out), `"offset":1`) {
+		t.Errorf("%s: %v %s", d.curl, err, out)
+	}
+	if out, errs, code := spillway(t, "", "history", "--server", d.server, "chat:room-7"); code != 0 || !strings.Contains(out, `{"text":"from curl"}`) {
+		t.Errorf("history: %d %s%s", code, out, errs)
+	}
 }
 
 // followAsUser reads the newest two events of the channel, then is interrupted.

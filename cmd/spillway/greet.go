@@ -31,7 +31,8 @@ func (c *devCmd) greet(to io.Writer, d *devCluster, dir string, took time.Durati
 	line("and clients without a token are welcome and may do everything.")
 	line("")
 	line("  router    gRPC  %s   (reflection is on)", d.router.Addr())
-	line("            http://%s   /metrics /healthz /readyz", d.router.OpsAddr())
+	line("            HTTP  http://%s", d.router.HTTPAddr())
+	line("            ops   http://%s   /metrics /healthz /readyz", d.router.OpsAddr())
 	for i, edge := range d.edges {
 		line("  edge-%-4d ws://%s/v1/ws   http://%s", i+1, edge.Addr(), edge.OpsAddr())
 	}
@@ -53,6 +54,7 @@ func (c *devCmd) greet(to io.Writer, d *devCluster, dir string, took time.Durati
 	line("Try next, each in a terminal of its own:")
 	line("  %s subscribe%s chat:room-7", self, edge)
 	line(`  %s publish%s chat:room-7 '{"text":"hello"}'`, self, server)
+	line(`  curl http://%s/v1/publish -d '{"channel":"chat:room-7","data":{"text":"from curl"}}'`, d.router.HTTPAddr())
 	line("  %s nodes%s", self, server)
 	line("")
 	line("A token for a user with a name:")

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// RouterFile is router.yaml. Accepted and not acted on in this version: http_listen.
+// RouterFile is router.yaml.
 type RouterFile struct {
 	Node
 	Listen        string    `yaml:"listen"`         // host:port of the gRPC server; default 127.0.0.1:8390
 	AdvertiseAddr string    `yaml:"advertise_addr"` // host:port where edges and routers reach it; default: listen
-	HTTPListen    string    `yaml:"http_listen"`    // host:port of the admin API over HTTP and the console; default none
-	TLS           ServerTLS `yaml:"tls"`            // of listen
+	HTTPListen    string    `yaml:"http_listen"`    // host:port of the API as JSON over HTTP; default none
+	TLS           ServerTLS `yaml:"tls"`            // of listen and http_listen
 
 	Store      Store                `yaml:"store"`
 	Namespaces map[string]Namespace `yaml:"namespaces"` // by name; "default" is for channels without a colon

@@ -30,6 +30,7 @@ func Load(src config.Source) (*config.RouterFile, error) {
 func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
 	rc := router.Default()
 	rc.ID, rc.Region, rc.Listen = f.ID, f.Region, f.Listen
+	rc.HTTPListen = f.HTTPListen
 	rc.Reflection, rc.OpenNamespaces = dev, dev
 	rc.MaxEventBytes, rc.QueueBytes, rc.CacheBytes = f.Limits.MaxEventBytes, int64(f.Limits.QueueBytes), int64(f.Limits.CacheBytes)
 	rc.Reads = f.Store.ReadConns
@@ -51,7 +52,7 @@ func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
 	}
 	secure, tlsErr := run.ServerTLS("tls", f.TLS)
 	if secure != nil {
-		rc.Transport = credentials.NewTLS(secure)
+		rc.Transport, rc.HTTPTLS = credentials.NewTLS(secure), secure
 	}
 	return rc, errors.Join(keysErr, tlsErr)
 }

@@ -116,13 +116,16 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 	agreed := control.New(control.Config{Keeper: true, CheckSettings: config.CheckSettings, Talk: talk, Log: log, Registry: registry},
 		etcd.NewShelf(client, cfg.Etcd.Prefix, control.Folders(), log))
 
-	// The router itself takes its port, and nothing can fail after that; others learn the address from the membership.
+	// The router itself takes its ports, and nothing can fail after that; others learn the address from the membership.
 	n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: n.members, Peers: others, Control: agreed, Talk: talk})
 	if err != nil {
 		return nil, err
 	}
 	if err := n.router.Listen(ctx); err != nil {
 		return nil, run.ListenError(err, "router "+cfg.ID, cfg.Listen, "listen")
+	}
+	if err := n.router.ListenHTTP(ctx); err != nil {
+		return nil, run.ListenError(err, "router "+cfg.ID+" (HTTP)", cfg.HTTPListen, "http_listen")
 	}
 	n.made.Store(true)
 	n.members.SetAddress(n.router.Addr())
@@ -145,6 +148,9 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 
 // Addr is where the gRPC server listens.
 func (n *Node) Addr() string { return n.router.Addr() }
+
+// HTTPAddr is where the API over HTTP listens; "": nowhere.
+func (n *Node) HTTPAddr() string { return n.router.HTTPAddr() }
 
 // OpsAddr is where the ops listener is.
 func (n *Node) OpsAddr() string { return n.ops.Addr() }
