@@ -263,7 +263,7 @@ func TestSlowEdgeHurtsItself(t *testing.T) {
 	epoch := s.channels["chat:big"].epoch
 	s.mu.Unlock()
 	slow := n.sync()
-	const asks = 2000 // 400 MB of answers
+	const asks = 500 // 100 MB of answers
 	sent := make(chan struct{})
 	go func() { // ends with the stream, or when all is sent
 		defer close(sent)
