@@ -14,7 +14,7 @@ import (
 
 // answerTime bounds one command, and closeTime the end of a process.
 const (
-	answerTime = 10 * time.Second
+	answerTime = 30 * time.Second
 	closeTime  = 10 * time.Second
 )
 
@@ -87,13 +87,21 @@ func (c *child) read(out io.Reader) {
 }
 
 func (c *child) ask(cmd command) (int, error) {
+	if err := c.tell(cmd); err != nil {
+		return 0, err
+	}
+	return c.answer(cmd)
+}
+
+func (c *child) tell(cmd command) error {
 	text, err := json.Marshal(cmd)
-	if err != nil {
-		return 0, err
+	if err == nil {
+		_, err = c.in.Write(append(text, '\n'))
 	}
-	if _, err := c.in.Write(append(text, '\n')); err != nil {
-		return 0, err
-	}
+	return err
+}
+
+func (c *child) answer(cmd command) (int, error) {
 	timer := time.NewTimer(answerTime)
 	defer timer.Stop()
 	for {
@@ -117,10 +125,16 @@ func (c *child) ask(cmd command) (int, error) {
 func (p *Parent) Addr() string { return p.addr }
 
 // Cut ends all connections, silently or with FIN, and says how many there were. New
-// ones are taken as before.
+// ones are taken as before. All processes cut at once.
 func (p *Parent) Cut(silent bool) (n int, err error) {
+	cmd := command{Cmd: cmdCut, Silent: silent}
 	for _, c := range p.children {
-		k, err := c.ask(command{Cmd: cmdCut, Silent: silent})
+		if err := c.tell(cmd); err != nil {
+			return 0, err
+		}
+	}
+	for _, c := range p.children {
+		k, err := c.answer(cmd)
 		if err != nil {
 			return n, err
 		}
