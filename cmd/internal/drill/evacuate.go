@@ -35,7 +35,7 @@ func (w *world) evacuate() error {
 	}
 	w.promiseUninterrupted()
 	w.promiseNoTokens()
-	w.promiseLanes("moved", float64(w.o.Admission.Moved), slack(float64(w.o.Admission.Moved)))
+	w.promiseLanes(laneMoved, float64(w.o.Admission.Moved), slack(float64(w.o.Admission.Moved)))
 	left := w.inRegion(w.report.Figures.Conns)
 	w.promise(left == 0, "the region is empty", "%d connections are left", left)
 	over := uint64(0)

@@ -38,9 +38,9 @@ func (w *world) lane() int {
 func (w *world) promiseCrash() {
 	w.promiseOthersStay()
 	if w.o.Policy == "sdk" {
-		w.promiseLanes("resume", float64(w.o.Admission.Resume), resumeBurst)
+		w.promiseLanes(laneResumed, float64(w.o.Admission.Resume), resumeBurst)
 	} else {
-		w.promiseLanes("fresh", float64(w.o.Admission.Fresh), float64(w.o.Admission.Burst))
+		w.promiseLanes(laneFresh, float64(w.o.Admission.Fresh), float64(w.o.Admission.Burst))
 	}
 	w.promiseReads()
 }

@@ -25,7 +25,7 @@ func (w *world) oldClients() error {
 	w.promiseOthersStay()
 	w.promiseRising(w.t0.Add(time.Second))
 	if !w.o.Admission.Off {
-		w.promiseLanes("fresh", float64(w.o.Admission.Fresh), float64(w.o.Admission.Burst))
+		w.promiseLanes(laneFresh, float64(w.o.Admission.Fresh), float64(w.o.Admission.Burst))
 	}
 	took := time.Duration(w.report.Figures.ArrivedMs) * time.Millisecond
 	w.promise(took <= limit, "all are back within 1.3 n / rate and one interval", "%.1f s, allowed %.1f s", took.Seconds(), limit.Seconds())

@@ -24,9 +24,6 @@ func (w *world) proxyCut() error {
 	w.promiseCrash()
 	if w.o.Policy == "sdk" {
 		w.promiseNoTokens()
-		if !w.o.Silent {
-			w.promiseFirst()
-		}
 	}
 	return nil
 }

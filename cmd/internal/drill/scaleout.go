@@ -34,6 +34,6 @@ func (w *world) scaleOut() error {
 	w.promise(twice == 0, "no client moves twice", "%d did", twice)
 	moved := w.report.Figures.Moved
 	w.promise(moved <= share*12/10, "only the surplus moves", "%d moved, the new edges' share is %d", moved, share)
-	w.promiseLanes("moved", float64(w.o.Admission.Moved), slack(float64(w.o.Admission.Moved)))
+	w.promiseLanes(laneMoved, float64(w.o.Admission.Moved), slack(float64(w.o.Admission.Moved)))
 	return nil
 }

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// PairsPerProcess leaves room for a third descriptor: of the dead half of a
-// connection that was cut without a word.
-const PairsPerProcess = 6_000
+// PairsPerProcess leaves room for the dead halves of connections that were cut without
+// a word, and for attempts that are given up: 20,000 descriptors a process.
+const PairsPerProcess = 4_000
 
 // Config travels as JSON.
 type Config struct {

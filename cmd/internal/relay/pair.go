@@ -8,14 +8,29 @@ import (
 func (r *relay) accept() {
 	for {
 		fd, _, err := unix.Accept4(r.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		if err != nil {
-			return // nobody waits, or no descriptor is left: they wait in the backlog
+		switch err {
+		case nil:
+		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
+			r.pause(true)
+			return
+		default:
+			return // nobody waits any more
 		}
 		p := &pair{left: len(r.backends)}
 		p.client, p.backend = side{pair: p, fd: fd, ready: true}, side{pair: p, fd: -1}
 		r.add(&p.client)
 		r.connect(p)
 	}
+}
+
+// pause stops accepting until a descriptor is given back, or goes on.
+func (r *relay) pause(on bool) {
+	r.paused = on
+	event := unix.EpollEvent{Fd: int32(r.listener)}
+	if !on {
+		event.Events = unix.EPOLLIN
+	}
+	_ = unix.EpollCtl(r.epfd, unix.EPOLL_CTL_MOD, r.listener, &event)
 }
 
 func (r *relay) add(s *side) {
@@ -148,4 +163,7 @@ func (r *relay) drop(s *side) {
 	delete(r.sides, s.fd)
 	_ = unix.Close(s.fd)
 	s.fd, s.out = -1, nil
+	if r.paused {
+		r.pause(false)
+	}
 }

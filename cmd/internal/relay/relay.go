@@ -59,6 +59,7 @@ type relay struct {
 	sides    map[int]*side // by descriptor
 	buf      []byte
 	input    []byte
+	paused   bool // no descriptor is left: who comes waits in the backlog
 	stopping bool
 	stop     context.CancelFunc // of health
 	wg       sync.WaitGroup     // of health
