@@ -64,7 +64,7 @@ func newFleetOf(t *testing.T, change func(id string, c *Config), names ...string
 		}
 		f.set(func() { f.members[id] = m })
 		w := newWorldOf(t, func(c *Config, d *Deps) {
-			c.ID, c.Region, c.MaxConns, c.Margin, c.DrainDeadline, c.Cluster = id, region, 1000, 10, 6*time.Second, "/spillway/test"
+			c.ID, c.Region, c.MaxConns, c.Margin, c.DrainDeadline, c.Cluster = id, region, 1000, 10, 10*time.Second, "/spillway/test"
 			c.CloseWait = 500 * time.Millisecond
 			c.Rebalance.Off, c.Admission.FreshPerSecond, c.Admission.FreshBurst = true, 10_000, 10_000
 			c.Admission.MovedPerSecond, c.Admission.CriticalReserve = 200, 0

@@ -95,7 +95,7 @@ func (w *world) promiseReads() {
 	f := &w.report.Figures
 	limit, why := min(4*float64(len(w.pub.channels)*w.o.Edges), max(float64(f.Displaced)/5, 500)), ""
 	if w.o.Server == "" && w.t0.Sub(w.report.Began) < youngRouter {
-		limit, why = max(limit, 2*float64(f.Displaced)), "; routers younger than a minute read heads again for each question"
+		limit, why = max(limit, 4*float64(f.Displaced)), "; routers younger than a minute read heads again for each question"
 	}
 	w.promise(f.StoreReads <= limit, fmt.Sprintf("the store is read in batches, if at all (I10): at most %.0f times%s", limit, why),
 		"%.0f reads for %d displaced clients", f.StoreReads, f.Displaced)
