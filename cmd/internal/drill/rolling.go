@@ -79,8 +79,10 @@ func (w *world) promiseBalance() {
 	if w.front != nil {
 		return
 	}
-	got := w.imbalance()
-	w.promise(got <= balanced, fmt.Sprintf("the fullest edge has at most %.2f times the mean", balanced), "%.2f, %v", got, w.report.Figures.Conns)
+	// A few connections more are a few per cent of a small edge, and its clients may
+	// not move twice.
+	got, limit := w.imbalance(), balanced+10*float64(len(w.report.Figures.Conns))/float64(w.o.Clients)
+	w.promise(got <= limit, fmt.Sprintf("the fullest edge has at most %.2f times the mean", limit), "%.2f, %v", got, w.report.Figures.Conns)
 }
 
 // promiseFewMoves bounds how often clients moved, on average.
