@@ -178,7 +178,11 @@ func (s *Grants) fill(o *gatewayv1.GrantOffer, r *gatewayv1.GrantRequest, to Rec
 	movedFree, movedRecent := s.rates(to.MovedPerSecond, mine, now, movedRate)
 	freshFree, freshRecent := s.rates(to.FreshPerSecond, mine, now, freshRate)
 	window := max(time.Duration(r.WindowMs)*time.Millisecond, time.Second)
-	o.MovablePerSecond = pace(movable, window, movedFree, movedRecent, drains)
+	movableWindow := window
+	if r.MovableWindowMs > 0 {
+		movableWindow = min(window, max(time.Duration(r.MovableWindowMs)*time.Millisecond, time.Second))
+	}
+	o.MovablePerSecond = pace(movable, movableWindow, movedFree, movedRecent, drains)
 	o.UnmovablePerSecond = pace(unmovable, window, freshFree, freshRecent, drains)
 	if o.MovablePerSecond == 0 && movable > 0 || o.UnmovablePerSecond == 0 && unmovable > 0 {
 		o.Reason = reasonRate

@@ -56,6 +56,33 @@ func TestTenEdgesOfAHundredLeaveAtOnce(t *testing.T) {
 	}
 }
 
+// A handful of clients does not take the whole window: they are told at ten a second,
+// by grants, and those who cannot move are still closed over all of it.
+func TestAHandfulOfClientsIsMovedInASecondOrTwo(t *testing.T) {
+	s := newStorm(t, 1, admission.Default(), admission.Capacity{MaxConns: 1000, Margin: 50}, 3, "eu")
+	for who := range 12 {
+		c := client{edge: 0, trying: -1, hint: -1, ticket: true}
+		if who >= 6 {
+			c.policy, c.ticket = everySec, false
+		}
+		s.clients = append(s.clients, c)
+	}
+	s.edges[0].conns = 12
+	s.run(3 * time.Second)
+	l := s.leave(s.edges[0], "op", 25*time.Second, nil)
+	s.run(6 * time.Second)
+	if l.moved != 6 || l.interrupted+l.bare > 0 || l.closed > 2 {
+		t.Errorf("after 3 s: %d of 6 are moved, %d told without a grant, %d interrupted, %d closed", l.moved, l.bare, l.interrupted, l.closed)
+	}
+	s.run(40 * time.Second)
+	s.kept()
+	for _, n := range l.closes {
+		if n > 1 || l.closed != 6 {
+			t.Fatalf("%d closed, by second: %v", l.closed, l.closes)
+		}
+	}
+}
+
 // A bus that loses messages costs questions, not promises.
 func TestDrainsKeepTheirPromisesOverABadBus(t *testing.T) {
 	for seed := range uint64(small(2, 1)) {

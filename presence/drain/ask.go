@@ -14,6 +14,9 @@ const (
 	// roundsInARow follow each other at once, as long as somebody gives all that it is
 	// asked for.
 	roundsInARow = 3
+	// leastPace of a whole drain, a second, if receivers grant it: a handful of clients
+	// has no reason to use the whole window.
+	leastPace = 10
 )
 
 // ask begins a round: what has no room yet is split over the receivers.
@@ -138,10 +141,15 @@ func (p *Plan) put(r *receiver, movable, unmovable int) {
 	p.number++
 	g := &grant{to: r.ID, number: p.number, round: p.round, sent: p.now, tries: 1, request: &gatewayv1.GrantRequest{
 		Operation: p.cfg.Operation, Edge: p.cfg.Edge, Incarnation: p.cfg.Incarnation, Number: p.number, Region: p.cfg.Region,
-		Movable: uint32(movable), Critical: uint32(critical), Unmovable: uint32(unmovable), WindowMs: millis(p.lastMove.Sub(p.now)),
+		Movable: uint32(movable), Critical: uint32(critical), Unmovable: uint32(unmovable), WindowMs: millis(p.lastMove.Sub(p.now)), MovableWindowMs: millis(p.movableWindow()),
 	}}
 	p.grants = append(p.grants, g)
 	p.out = append(p.out, Action{Kind: Ask, To: r.ID, Request: g.request})
+}
+
+// movableWindow is within which those who can move should be told.
+func (p *Plan) movableWindow() time.Duration {
+	return min(p.lastMove.Sub(p.now), time.Duration(p.counts.waiting())*time.Second/leastPace)
 }
 
 // rest leaves a receiver alone for a while.

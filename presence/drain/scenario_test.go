@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scenarios log into tes
 // of it. `go test ./presence/drain -run Scenarios -rewrite` writes the logs anew;
 // read the difference.
 //
-//	edge ID [headroom=N] [rate=N] [fresh=N] [region=R] [noaddress]
+//	edge ID [headroom=N] [rate=N] [fresh=N] [region=R] [noaddress] [paced]
 //	drain ID critical=N plain=N unmovable=N window=S [oneaddress] [elsewhere] [grantedonly]
 //	silent ID, back ID, draining ID, full ID, slow ID N, lapse ID, gone ID
 //	stubborn ID N        the next N told by ID do not go
@@ -102,7 +102,7 @@ func (s *scenario) do(words []string) {
 	switch verb {
 	case "edge":
 		e = s.add(id, "eu", num("headroom", 10_000), float64(num("rate", 500)), float64(num("fresh", 100)))
-		e.Addressed = !has("noaddress")
+		e.Addressed, e.paced = !has("noaddress"), has("paced")
 		if has("region") {
 			e.Region = args["region"]
 		}

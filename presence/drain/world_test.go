@@ -32,6 +32,7 @@ type edge struct {
 	keeps    map[string]map[uint32]*gatewayv1.GrantConfirm
 	closed   bool // grants nothing and says so
 	lapse    bool // the next confirmation finds nothing
+	paced    bool // grants no faster than it was asked for
 	rate     float64
 	freshly  float64
 	arrivals []time.Time // granted ones
@@ -261,6 +262,10 @@ func (e *edge) offer(q *gatewayv1.GrantRequest) *gatewayv1.GrantOffer {
 	o.Movable = uint32(min(int(q.Movable), e.Headroom, int(window.Seconds()*e.rate)))
 	o.Unmovable = uint32(min(int(q.Unmovable), e.Headroom-int(o.Movable), int(window.Seconds()*e.freshly)))
 	o.Reason = ""
+	if e.paced {
+		within := max(float64(cmp.Or(q.MovableWindowMs, q.WindowMs))/1000, 1)
+		o.MovablePerSecond = min(e.rate, float64(o.Movable)/within)
+	}
 	e.Headroom -= int(o.Movable + o.Unmovable)
 	return o
 }

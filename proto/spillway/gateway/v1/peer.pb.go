@@ -42,9 +42,12 @@ type GrantRequest struct {
 	// The asker would like to be done within this time.
 	WindowMs uint32 `protobuf:"varint,8,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
 	// The asker's region; another region's clients may only use part of the headroom.
-	Region        string `protobuf:"bytes,9,opt,name=region,proto3" json:"region,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Region string `protobuf:"bytes,9,opt,name=region,proto3" json:"region,omitempty"`
+	// The same for those that can move: a handful need not take all of window_ms. 0: no
+	// other than that.
+	MovableWindowMs uint32 `protobuf:"varint,10,opt,name=movable_window_ms,json=movableWindowMs,proto3" json:"movable_window_ms,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GrantRequest) Reset() {
@@ -138,6 +141,13 @@ func (x *GrantRequest) GetRegion() string {
 		return x.Region
 	}
 	return ""
+}
+
+func (x *GrantRequest) GetMovableWindowMs() uint32 {
+	if x != nil {
+		return x.MovableWindowMs
+	}
+	return 0
 }
 
 // GrantOffer answers: so many may come, evenly, from start_ms on at this rate. It
@@ -618,7 +628,7 @@ var File_spillway_gateway_v1_peer_proto protoreflect.FileDescriptor
 
 const file_spillway_gateway_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x1espillway/gateway/v1/peer.proto\x12\x13spillway.gateway.v1\"\x83\x02\n" +
+	"\x1espillway/gateway/v1/peer.proto\x12\x13spillway.gateway.v1\"\xaf\x02\n" +
 	"\fGrantRequest\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x12\n" +
 	"\x04edge\x18\x02 \x01(\tR\x04edge\x12 \n" +
@@ -628,7 +638,9 @@ const file_spillway_gateway_v1_peer_proto_rawDesc = "" +
 	"\bcritical\x18\x06 \x01(\rR\bcritical\x12\x1c\n" +
 	"\tunmovable\x18\a \x01(\rR\tunmovable\x12\x1b\n" +
 	"\twindow_ms\x18\b \x01(\rR\bwindowMs\x12\x16\n" +
-	"\x06region\x18\t \x01(\tR\x06region\"\xa1\x02\n" +
+	"\x06region\x18\t \x01(\tR\x06region\x12*\n" +
+	"\x11movable_window_ms\x18\n" +
+	" \x01(\rR\x0fmovableWindowMs\"\xa1\x02\n" +
 	"\n" +
 	"GrantOffer\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x12\n" +
