@@ -58,8 +58,9 @@ type Config struct {
 	PauseLimit   time.Duration // a process that stood still for longer trusts nothing that it knew. Default 2s
 
 	Reads         int           // concurrent reads of the store. Default 4
-	ReadWindow    time.Duration // how long a batch of reads collects. Default 2ms
-	ReadRanges    int           // most channels of one batch of reads. Default 500
+	ReadWindow    time.Duration // how long a batch of reads collects after a rest. Default 2ms
+	ReadPace      time.Duration // between two batches that are not full, while questions keep coming. Default 100ms
+	ReadRanges    int           // most channels of one batch of reads; 1: a query for each question. Default 500
 	ReadBytes     int           // most bytes that one batch may ask for. Default 64 MiB
 	ReadQueue     int           // reads that wait; past it UNAVAILABLE. Default 200,000
 	AnswerBytes   int           // most data of one answer. Default 256 KiB
@@ -111,7 +112,7 @@ func Default() Config {
 		QueueEvents: 100_000, QueueBytes: 64 << 20, MaxEventBytes: 256 << 10, StreamRequests: 32,
 		CacheBytes: 256 << 20, TailAge: time.Minute, TailEvents: 100,
 		OwnerRecheck: time.Minute, PauseLimit: 2 * time.Second,
-		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
+		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 100 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
 		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
 		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
 		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour,
@@ -151,7 +152,7 @@ func (c *Config) validateBounds(p *problems) {
 		{"committers", int64(c.Committers)}, {"batch_events", int64(c.BatchEvents)}, {"batch_bytes", int64(c.BatchBytes)},
 		{"queue_events", c.QueueEvents}, {"queue_bytes", c.QueueBytes}, {"max_event_bytes", int64(c.MaxEventBytes)},
 		{"stream_requests", int64(c.StreamRequests)}, {"cache_bytes", c.CacheBytes}, {"tail_age", int64(c.TailAge)},
-		{"pause_limit", int64(c.PauseLimit)}, {"reads", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)},
+		{"pause_limit", int64(c.PauseLimit)}, {"reads", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)}, {"read_pace", int64(c.ReadPace)},
 		{"read_ranges", int64(c.ReadRanges)}, {"read_bytes", int64(c.ReadBytes)}, {"read_queue", int64(c.ReadQueue)},
 		{"answer_bytes", int64(c.AnswerBytes)}, {"stream_asks", int64(c.StreamAsks)}, {"stream_bytes", int64(c.StreamBytes)},
 		{"retry_spread", int64(c.RetrySpread)}, {"quiet_after", int64(c.QuietAfter)}, {"repeats_per_sec", int64(c.RepeatsPerSec)},

@@ -141,7 +141,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 
 // sizes reads what is held now, for gauges.
 type sizes struct {
-	channels, cacheBytes, queueEvents, queueBytes, readQueue, httpBytes func() float64
+	channels, cacheBytes, queueEvents, queueBytes, readQueue, readsPeak, httpBytes func() float64
 }
 
 func (s *sizes) register(r prometheus.Registerer) {
@@ -154,4 +154,5 @@ func (s *sizes) register(r prometheus.Registerer) {
 	gauge("queue_bytes", "Bytes of publishes waiting or in flight.", s.queueBytes)
 	gauge("http_bytes", "Bodies of requests over HTTP.", s.httpBytes)
 	gauge("read_queue", "Reads waiting for the store.", s.readQueue)
+	gauge("store_reads_peak", "Most batches of reads that were in the store at once.", s.readsPeak)
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -53,11 +55,13 @@ type flight struct {
 }
 
 // reads turns questions that memory cannot answer into few calls of the store:
-// what comes within ReadWindow, or while all slots are taken, goes together.
+// what comes within ReadWindow, in ReadPace after the batch before (see gather), or
+// while all slots are taken, goes together.
 //
 // Invariants: every result is as young as its question (only flights that have not
 // started are joined); of one key one flight is in the store at a time; at
-// most Reads batches are; a batch asks for at most ReadRanges and ReadBytes.
+// most Reads batches are; a batch asks for at most ReadRanges and ReadBytes; batches
+// begun in t seconds <= 1 + t / ReadPace + flights / gather.fill.
 //
 // run is its only owner of goroutines: one that forms batches, one for each
 // batch in the store, all waited for.
@@ -72,9 +76,13 @@ type reads struct {
 	wake    chan struct{} // capacity 1
 	slots   chan struct{} // capacity Reads: one token a batch in the store
 
+	peak atomic.Int64 // most batches that were in the store at once
+
 	mu      sync.Mutex // guards below
+	gather  gather
 	flights map[readKey]*flight
 	order   []*flight
+	ready   int                   // of order: their key is not in the store
 	running map[readKey]time.Time // since when the oldest waiter waits
 	waiting int
 	closed  bool
@@ -83,7 +91,7 @@ type reads struct {
 func newReads(cfg *Config, store history.Store, t *table, own *ownership, m *metrics, log *slog.Logger) *reads {
 	return &reads{
 		cfg: cfg, store: store, table: t, own: own, metrics: m, log: log,
-		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads),
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads), gather: newGather(cfg),
 		flights: make(map[readKey]*flight), running: make(map[readKey]time.Time),
 	}
 }
@@ -97,23 +105,33 @@ func (r *reads) add(key readKey, ns *Namespace, w waiter) {
 		w.answer(readResult{err: errTooManyReads})
 		return
 	}
+	wake := false
 	f := r.flights[key]
 	if f == nil {
 		f = &flight{key: key, ns: ns, since: time.Now()}
 		r.flights[key] = f
 		r.order = append(r.order, f)
+		if _, runs := r.running[key]; !runs {
+			r.ready++
+			wake = r.ready == 1 || r.ready == r.gather.fill
+		}
 	}
 	f.waiters = append(f.waiters, w)
 	r.waiting++
 	r.mu.Unlock()
-	r.signal()
+	if wake {
+		signal(r.wake)
+	}
 }
 
-func (r *reads) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+// due is when the next batch may begin; ok=false: there is nothing to read.
+func (r *reads) due() (at time.Time, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ready == 0 {
+		return at, false
 	}
+	return r.gather.due(r.order[0].since, r.ready), true
 }
 
 // lag is how long the oldest question has waited, here or in the store.
@@ -147,33 +165,38 @@ func (r *reads) run(ctx context.Context) error {
 	var batches sync.WaitGroup
 	defer r.close()
 	defer batches.Wait()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	for {
-		select {
-		case <-r.wake:
-		case <-ctx.Done():
-			return nil
-		}
-		if !pause(ctx, r.cfg.ReadWindow) {
-			return nil
-		}
-		for {
+		at, ok := r.due()
+		if wait := time.Until(at); !ok || wait > 0 {
+			if ok {
+				timer.Reset(wait)
+			}
 			select {
-			case r.slots <- struct{}{}:
+			case <-r.wake:
+			case <-timer.C:
 			case <-ctx.Done():
 				return nil
 			}
-			batch := r.take()
-			if len(batch) == 0 {
-				<-r.slots
-				break
-			}
-			// It ends with its deadline or ctx; run waits for it.
-			batches.Go(func() {
-				r.batch(ctx, batch)
-				<-r.slots
-				r.signal() // flights of the same keys may wait
-			})
+			continue
 		}
+		select {
+		case r.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		batch := r.take()
+		if len(batch) == 0 { // nobody waits for it any more
+			<-r.slots
+			continue
+		}
+		// It ends with its deadline or ctx; run waits for it.
+		batches.Go(func() {
+			r.batch(ctx, batch)
+			<-r.slots
+			signal(r.wake) // flights of the same keys may wait
+		})
 	}
 }
 
@@ -204,6 +227,7 @@ func (r *reads) take() []*flight {
 			continue
 		}
 		delete(r.flights, f.key)
+		r.ready--
 		r.waiting -= len(f.waiters)
 		if !f.wanted(now) {
 			expired = append(expired, f)
@@ -215,6 +239,9 @@ func (r *reads) take() []*flight {
 	}
 	clear(r.order[len(kept):])
 	r.order = kept
+	if len(batch) > 0 {
+		r.gather.began(now)
+	}
 	r.mu.Unlock()
 	for _, f := range expired {
 		r.answer(f, readResult{err: errExpired})
@@ -248,12 +275,16 @@ func (r *reads) answer(f *flight, res readResult) {
 	}
 }
 
-// batch reads for some flights: heads in one call, ranges in another, and rows
-// for channels that no one has asked for before in a third.
+// batch reads for some flights: heads and events in one call, and rows for channels
+// that no one has asked for before in another.
 func (r *reads) batch(ctx context.Context, flights []*flight) {
 	r.metrics.readsRunning.Inc()
 	defer r.metrics.readsRunning.Dec()
 	r.metrics.readRanges.Observe(float64(len(flights)))
+	running := int64(len(r.slots))
+	for peak := r.peak.Load(); running > peak && !r.peak.CompareAndSwap(peak, running); {
+		peak = r.peak.Load()
+	}
 	var last time.Time
 	for _, f := range flights {
 		if d := f.deadline(); d.After(last) {
@@ -262,32 +293,23 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, last)
 	defer cancel()
-	results := r.query(ctx, flights)
+	marks := r.mark(flights)
+	results := make([]readResult, len(flights))
+	if missing := r.read(ctx, flights, marks, results); len(missing) > 0 {
+		r.create(ctx, flights, missing, marks, results)
+	}
 	r.mu.Lock()
 	for _, f := range flights {
 		delete(r.running, f.key)
+		if r.flights[f.key] != nil {
+			r.ready++
+		}
 	}
 	r.mu.Unlock()
 	for i, f := range flights {
 		r.answer(f, results[i])
 	}
 	r.table.shrink()
-}
-
-func (r *reads) query(ctx context.Context, flights []*flight) []readResult {
-	results := make([]readResult, len(flights))
-	var heads, ranges []int
-	for i, f := range flights {
-		if f.key.head {
-			heads = append(heads, i)
-		} else {
-			ranges = append(ranges, i)
-		}
-	}
-	marks := r.mark(flights)
-	missing := r.ranges(ctx, flights, ranges, marks, results)
-	r.heads(ctx, flights, append(heads, missing...), marks, results)
-	return results
 }
 
 // mark is where a channel stood before it was read.
@@ -312,14 +334,46 @@ func (r *reads) mark(flights []*flight) []mark {
 	return marks
 }
 
-// heads loads and if need be makes rows.
-func (r *reads) heads(ctx context.Context, flights []*flight, which []int, marks []mark, results []readResult) {
-	if len(which) == 0 {
-		return
+// storeRange is a key as the store takes it. A head is read as a page behind all
+// offsets: one call for everything, and on the connections of readers, not on those
+// that publishes need.
+func (k *readKey) storeRange() history.Range {
+	if k.head {
+		return history.Range{Channel: k.channel, After: wire.MaxOffset, Limit: 1}
 	}
-	at := make(map[string]int, len(which)) // Heads wants distinct channels
+	return history.Range{
+		Channel: k.channel, After: k.after, Before: k.before, Reverse: k.reverse, Limit: k.limit, MaxBytes: k.maxBytes,
+	}
+}
+
+// read asks for all; it returns the flights whose channel has no row.
+func (r *reads) read(ctx context.Context, flights []*flight, marks []mark, results []readResult) (missing []int) {
+	queries := make([]history.Range, len(flights))
+	for i, f := range flights {
+		queries[i] = f.key.storeRange()
+	}
+	r.metrics.storeCalls.read.Inc()
+	pages, err := r.store.Read(ctx, queries)
+	for i, f := range flights {
+		switch {
+		case err != nil:
+			results[i].err = err
+		case !pages[i].Exists:
+			missing = append(missing, i)
+		default:
+			p := &pages[i]
+			results[i] = readResult{epoch: p.Epoch, head: p.Head, floor: p.First, events: busEvents(p.Events), more: p.More}
+			r.keep(f, marks[i], &results[i])
+		}
+	}
+	return missing
+}
+
+// create makes rows, so that a channel has an epoch before its first event.
+func (r *reads) create(ctx context.Context, flights []*flight, missing []int, marks []mark, results []readResult) {
+	at := make(map[string]int, len(missing)) // Heads wants distinct channels
 	var queries []history.HeadQuery
-	for _, i := range which {
+	for _, i := range missing {
 		name := flights[i].key.channel
 		if _, ok := at[name]; !ok {
 			at[name] = len(queries)
@@ -328,47 +382,15 @@ func (r *reads) heads(ctx context.Context, flights []*flight, which []int, marks
 	}
 	r.metrics.storeCalls.heads.Inc()
 	found, err := r.store.Heads(ctx, queries)
-	for _, i := range which {
+	for _, i := range missing {
 		if err != nil {
 			results[i].err = err
 			continue
 		}
 		h := &found[at[flights[i].key.channel]]
-		results[i].epoch, results[i].head = h.Epoch, h.Offset
-		if results[i].floor == 0 {
-			results[i].floor = h.Offset + 1
-		}
+		results[i] = readResult{epoch: h.Epoch, head: h.Offset, floor: h.Offset + 1}
 		r.keep(flights[i], marks[i], &results[i])
 	}
-}
-
-// ranges reads events; it returns the flights whose channel has no row.
-func (r *reads) ranges(ctx context.Context, flights []*flight, which []int, marks []mark, results []readResult) (missing []int) {
-	if len(which) == 0 {
-		return nil
-	}
-	queries := make([]history.Range, len(which))
-	for n, i := range which {
-		k := &flights[i].key
-		queries[n] = history.Range{
-			Channel: k.channel, After: k.after, Before: k.before, Reverse: k.reverse, Limit: k.limit, MaxBytes: k.maxBytes,
-		}
-	}
-	r.metrics.storeCalls.read.Inc()
-	pages, err := r.store.Read(ctx, queries)
-	for n, i := range which {
-		switch {
-		case err != nil:
-			results[i].err = err
-		case !pages[n].Exists:
-			missing = append(missing, i)
-		default:
-			p := &pages[n]
-			results[i] = readResult{epoch: p.Epoch, head: p.Head, floor: p.First, events: busEvents(p.Events), more: p.More}
-			r.keep(flights[i], marks[i], &results[i])
-		}
-	}
-	return missing
 }
 
 // keep takes what was read into the table, if the channel is ours.
@@ -382,7 +404,7 @@ func (r *reads) keep(f *flight, m mark, res *readResult) {
 		return // evicted meanwhile
 	}
 	r.table.loadedLocked(m.ch, res.epoch, res.head, m.version, m.trust)
-	if f.key.head || !m.ch.known || m.ch.epoch != res.epoch {
+	if !m.ch.known || m.ch.epoch != res.epoch {
 		return
 	}
 	m.ch.floor = res.floor

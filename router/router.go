@@ -129,6 +129,7 @@ func (r *Router) sizes() *sizes {
 		queueEvents: func() float64 { return float64(r.sequencer.events.Load()) },
 		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
 		readQueue:   func() float64 { return float64(r.reads.depth()) },
+		readsPeak:   func() float64 { return float64(r.reads.peak.Load()) },
 		httpBytes: func() float64 {
 			if r.web == nil {
 				return 0

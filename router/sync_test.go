@@ -11,6 +11,7 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
 
@@ -202,8 +203,15 @@ func TestFreshOwnerReadsTheHeadAgain(t *testing.T) {
 			t.Errorf("answer %v", a)
 		}
 	}
-	if _, h, r := n.store.counts(); h-heads != 3 || r != reads {
-		t.Errorf("%d head and %d range queries, want 3 and 0", h-heads, r-reads)
+	if _, h, r := n.store.counts(); h != heads || r-reads != 3 {
+		t.Errorf("%d calls for heads and %d for pages, want 0 and 3", h-heads, r-reads)
+	}
+	n.store.mu.Lock()
+	defer n.store.mu.Unlock()
+	for _, q := range n.store.reads[reads:] {
+		if len(q) != 1 || q[0].After != wire.MaxOffset {
+			t.Errorf("events were read again: %v", q)
+		}
 	}
 }
 

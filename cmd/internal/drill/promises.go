@@ -89,21 +89,13 @@ func (w *world) promiseSettled() {
 
 // promiseReads: the store is not read once for each client that comes back (I10), but
 // in batches of cold channels: twice head and events of each for each edge at most, and
-// not for one client in five, however many channels there are. In the first minute of
-// its life a router reads heads again for each question, since another might still
-// believe that it owns the channel; questions that come a few a second do not batch.
+// not for one client in five, however many channels there are.
 func (w *world) promiseReads() {
 	f := &w.report.Figures
-	limit, why := min(4*float64(len(w.pub.channels)*w.o.Edges), max(float64(f.Displaced)/5, 500)), ""
-	if w.o.Server == "" && w.t0.Sub(w.report.Began) < youngRouter {
-		limit, why = max(limit, 4*float64(f.Displaced)), "; routers younger than a minute read heads again for each question"
-	}
-	w.promise(f.StoreReads <= limit, fmt.Sprintf("the store is read in batches, if at all (I10): at most %.0f times%s", limit, why),
+	limit := min(4*float64(len(w.pub.channels)*w.o.Edges), max(float64(f.Displaced)/5, 500))
+	w.promise(f.StoreReads <= limit, fmt.Sprintf("the store is read in batches, if at all (I10): at most %.0f times", limit),
 		"%.0f reads for %d displaced clients", f.StoreReads, f.Displaced)
 }
-
-// youngRouter is router.Config.OwnerRecheck and what a start takes.
-const youngRouter = 62 * time.Second
 
 // promiseOutage bounds the p99 for clients with a fixed interval.
 func (w *world) promiseOutage(limit time.Duration) {
