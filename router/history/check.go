@@ -40,6 +40,25 @@ func (r *Run) check() error {
 	return nil
 }
 
+// MaxEpoch is the last epoch: what the stores' columns hold, with room above it
+// for the next of a sequence.
+const MaxEpoch = 1<<62 - 1
+
+// CheckRenewals tells a caller's mistake from a row that says otherwise.
+func CheckRenewals(renewals []Renewal) error {
+	for _, r := range renewals {
+		switch {
+		case r.Channel == "":
+			return errors.New("renew: a channel without a name")
+		case r.New != 0 && r.New <= r.Epoch:
+			return fmt.Errorf("renew channel %q: epoch %d does not follow %d", r.Channel, r.New, r.Epoch)
+		case r.Floor > MaxEpoch || r.New > MaxEpoch:
+			return fmt.Errorf("renew channel %q: floor %d, new epoch %d, at most %d is allowed", r.Channel, r.Floor, r.New, uint64(MaxEpoch))
+		}
+	}
+	return nil
+}
+
 // NewHead is the head of the channel once the run is stored.
 func (r *Run) NewHead() uint64 { return r.Head + uint64(len(r.Events)) }
 

@@ -122,6 +122,16 @@ type Retention struct {
 	TTL       time.Duration // events older than this go; 0: no bound
 }
 
+// Renewal asks for a new epoch of a channel, because some of its history is gone
+// or may be: positions of the old epoch will not be recovered.
+type Renewal struct {
+	Channel string
+	Epoch   uint64 // with Head: the row as it was read; if it says otherwise nothing is done
+	Head    uint64
+	New     uint64 // the new epoch, > Epoch; 0: the store numbers it
+	Floor   uint64 // with New 0: the largest epoch that anybody has seen. The new one is larger
+}
+
 // RefusedError says that the database refused the content of a batch (a value
 // it cannot hold, a constraint), not its circumstances. Nothing of the batch
 // was stored. The caller halves the batch until the bad event fails alone.
@@ -144,6 +154,14 @@ type Store interface {
 	// Heads loads (and if need be creates) the rows of distinct channels and
 	// looks up keys, in the order of the queries, reading from the primary.
 	Heads(ctx context.Context, queries []HeadQuery) ([]Head, error)
+
+	// Renew begins new epochs for distinct channels. What is stored stays and is
+	// read in the new epoch: the head does not move, offsets go on behind it,
+	// keys are known as before. An epoch numbered by the store is the next of its
+	// sequence, which goes on above Floor: after a restore it may be behind what
+	// it has given. The rows come back as they are afterwards, in the order of
+	// the renewals, whoever moved them; a channel without a row has Epoch 0.
+	Renew(ctx context.Context, renewals []Renewal) ([]Head, error)
 
 	// Read answers many ranges with few statements, in their order. It creates
 	// no rows. The same channel may be asked for more than once.

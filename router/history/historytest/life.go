@@ -27,6 +27,10 @@ func calls(h history.Head) map[string]func(context.Context, history.Store) error
 			_, err := s.Read(ctx, []history.Range{{Channel: h.Channel, Limit: 10}})
 			return err
 		},
+		"renew": func(ctx context.Context, s history.Store) error {
+			_, err := s.Renew(ctx, []history.Renewal{{Channel: h.Channel, Epoch: h.Epoch, Head: h.Offset}})
+			return err
+		},
 		"trim": func(ctx context.Context, s history.Store) error {
 			_, err := s.Trim(ctx, []history.Retention{{Namespace: "chat", Size: 1}}, time.Second, 100)
 			return err

@@ -24,7 +24,7 @@ WITH won AS (
 	SET head = r.new_head
 	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
 		WITH ORDINALITY AS r (channel, epoch, head, new_head, run)
-	WHERE c.channel = r.channel AND c.epoch = r.epoch AND c.head = r.head
+	WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
 	RETURNING r.run, c.id, c.epoch
 ), stored AS (
 	INSERT INTO history_events (channel_id, epoch, "offset", time_ms, is_binary, sender, meta, data)

@@ -13,12 +13,12 @@ const (
 	// One snapshot for heads and keys: a key stored after the head was read
 	// would otherwise be numbered twice.
 	headsSQL = `
-SELECT q.query, 0::bigint AS key, c.epoch, c.head
+SELECT q.query, 0::bigint AS key, GREATEST(c.epoch, c.renewed), c.head
 FROM unnest($1::text[]) WITH ORDINALITY AS q (channel, query)
 JOIN history_channels c ON c.channel = q.channel`
 	repeatsSQL = `
 UNION ALL
-SELECT q.query, q.key_number, c.epoch, k."offset"
+SELECT q.query, q.key_number, GREATEST(c.epoch, c.renewed), k."offset"
 FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[])
 	WITH ORDINALITY AS q (query, channel, scope, key, key_number)
 JOIN history_channels c ON c.channel = q.channel

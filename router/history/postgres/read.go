@@ -17,7 +17,7 @@ const (
 	// The size of the events up to and with each; sizes of big values are read
 	// without reading the values.
 	pageSQL = `
-SELECT r.range, c.epoch, c.head, f.first, e."offset", e.time_ms, e.is_binary, e.sender, e.meta, e.data
+SELECT r.range, GREATEST(c.epoch, c.renewed), c.head, f.first, e."offset", e.time_ms, e.is_binary, e.sender, e.meta, e.data
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
 	WITH ORDINALITY AS r (channel, bound, most, bytes, range)
 JOIN history_channels c ON c.channel = r.channel

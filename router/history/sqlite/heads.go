@@ -75,7 +75,7 @@ func (r *reader) readHead(q history.HeadQuery, head *history.Head) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	*head = history.Head{Channel: q.Channel, Epoch: uint64(row.epoch), Offset: uint64(row.head)}
+	*head = history.Head{Channel: q.Channel, Epoch: uint64(row.shown), Offset: uint64(row.head)}
 	for _, key := range q.Keys {
 		var offset int64
 		err := r.repeat.QueryRow(row.id, row.epoch, key.Scope, key.Key).Scan(&offset)

@@ -27,7 +27,7 @@ func newReader(ctx context.Context, conn *sql.Conn) (*reader, error) {
 	const columns = `SELECT offset, time_ms, binary, sender, meta, data FROM events WHERE channel_id = ? AND epoch = ? `
 	r := &reader{
 		conn:    conn,
-		channel: p.prepare(`SELECT id, epoch, head FROM channels WHERE channel = ?`),
+		channel: p.prepare(`SELECT id, epoch, head, max(epoch, renewed) FROM channels WHERE channel = ?`),
 		first:   p.prepare(`SELECT offset FROM events WHERE channel_id = ? AND epoch = ? ORDER BY offset LIMIT 1`),
 		repeat:  p.prepare(`SELECT offset FROM keys WHERE channel_id = ? AND epoch = ? AND scope = ? AND key = ?`),
 		forward: p.prepare(columns + `AND offset > ? ORDER BY offset LIMIT ?`),
@@ -42,12 +42,13 @@ func newReader(ctx context.Context, conn *sql.Conn) (*reader, error) {
 	return r, p.err
 }
 
-// row of a channel.
-type row struct{ id, epoch, head int64 }
+// row of a channel. Its events are stored under epoch, for good; shown is the
+// epoch that everybody else knows: of the last renewal, else the same.
+type row struct{ id, epoch, head, shown int64 }
 
 func (r *reader) row(channel string) (row, error) {
 	var c row
-	err := r.channel.QueryRow(channel).Scan(&c.id, &c.epoch, &c.head)
+	err := r.channel.QueryRow(channel).Scan(&c.id, &c.epoch, &c.head, &c.shown)
 	return c, err
 }
 
@@ -84,7 +85,7 @@ func (r *reader) readPage(ctx context.Context, rng *history.Range, p *history.Pa
 	if err != nil {
 		return err
 	}
-	p.Exists, p.Epoch, p.Head = true, uint64(c.epoch), uint64(c.head)
+	p.Exists, p.Epoch, p.Head = true, uint64(c.shown), uint64(c.head)
 	var first int64
 	err = r.first.QueryRow(c.id, c.epoch).Scan(&first)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -50,6 +50,10 @@ CREATE TABLE keys (
 	PRIMARY KEY (channel_id, epoch, scope, key)
 ) WITHOUT ROWID;
 CREATE INDEX keys_time ON keys (time_ms);
+`, `
+-- The epoch that a renewal gave, else 0. Readers and the fence go by the larger of
+-- the two; events and keys stay under epoch.
+ALTER TABLE channels ADD COLUMN renewed INTEGER NOT NULL DEFAULT 0;
 `}
 
 // migrate does the steps that the file lacks, in one transaction, so that two

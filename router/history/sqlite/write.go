@@ -34,7 +34,7 @@ func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
 	p := preparer{ctx: ctx, conn: conn}
 	w := &writer{
 		reader: r,
-		move:   p.prepare(`UPDATE channels SET head = ? WHERE channel = ? AND epoch = ? AND head = ? RETURNING id`),
+		move:   p.prepare(`UPDATE channels SET head = ? WHERE channel = ? AND max(epoch, renewed) = ? AND head = ? RETURNING id, epoch`),
 		event: p.prepare(`INSERT INTO events (channel_id, epoch, offset, time_ms, binary, sender, meta, data)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`),
 		key:    p.prepare(`INSERT INTO keys (channel_id, epoch, scope, key, offset, time_ms) VALUES (?, ?, ?, ?, ?, ?)`),
@@ -92,9 +92,8 @@ func (s *Store) Append(ctx context.Context, runs []history.Run) ([]history.Outco
 
 // append stores one run whole or, if the row says otherwise, nothing of it.
 func (w *writer) append(run *history.Run) (history.Outcome, error) {
-	epoch := history.Signed(run.Epoch)
-	var id int64
-	err := w.move.QueryRow(int64(run.NewHead()), run.Channel, epoch, int64(run.Head)).Scan(&id)
+	var id, epoch int64 // under which the events of the channel are stored
+	err := w.move.QueryRow(int64(run.NewHead()), run.Channel, history.Signed(run.Epoch), int64(run.Head)).Scan(&id, &epoch)
 	if errors.Is(err, sql.ErrNoRows) {
 		return history.Lost, nil
 	}

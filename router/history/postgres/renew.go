@@ -1,0 +1,98 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spillway-io/spillway/router/history"
+)
+
+const (
+	// renewSQL moves the rows that are as they were read. What a sequence gives
+	// is compared too: raiseSQL may have been overtaken.
+	renewSQL = `
+UPDATE history_channels c
+SET renewed = CASE WHEN r.fresh > 0 THEN r.fresh ELSE GREATEST(nextval('history_epochs'), r.floor + 1) END
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+	AS r (channel, epoch, head, fresh, floor)
+WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head`
+
+	// raiseSQL keeps later epochs of all channels above what others have seen.
+	raiseSQL = `
+SELECT setval('history_epochs', $1::bigint) WHERE (SELECT last_value FROM history_epochs) < $1::bigint`
+
+	rowsSQL = `
+SELECT q.number, GREATEST(c.epoch, c.renewed), c.head
+FROM unnest($1::text[]) WITH ORDINALITY AS q (channel, number)
+JOIN history_channels c ON c.channel = q.channel`
+)
+
+// Renew implements history.Store. The events and keys of a channel stay under
+// the epoch that its row was made with; only what readers are told changes. A
+// deadlock is a lost race: the rows are then read as they are.
+func (s *Store) Renew(ctx context.Context, renewals []history.Renewal) ([]history.Head, error) {
+	if err := history.CheckRenewals(renewals); err != nil {
+		return nil, err
+	}
+	if err := s.enter(ctx); err != nil {
+		return nil, fmt.Errorf("renew history epochs: %w", err)
+	}
+	defer s.gate.Leave()
+	heads := make([]history.Head, len(renewals))
+	if len(renewals) == 0 {
+		return heads, nil
+	}
+	err := s.renew(ctx, renewals)
+	if err == nil || lostRace(err) {
+		err = s.readRows(ctx, renewals, heads)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("renew history epochs: %w", told(ctx, err))
+	}
+	return heads, nil
+}
+
+func (s *Store) renew(ctx context.Context, renewals []history.Renewal) error {
+	// Sorted, so that two routers that renew the same channels wait for each other.
+	sorted := slices.Clone(renewals)
+	slices.SortFunc(sorted, func(a, b history.Renewal) int { return strings.Compare(a.Channel, b.Channel) })
+	channels := make([]string, len(sorted))
+	epochs, heads, fresh, floors := make([]int64, len(sorted)), make([]int64, len(sorted)), make([]int64, len(sorted)), make([]int64, len(sorted))
+	raise := int64(0)
+	for i, r := range sorted {
+		channels[i], epochs[i], heads[i], fresh[i] = r.Channel, history.Signed(r.Epoch), history.Signed(r.Head), int64(r.New)
+		if r.New == 0 && r.Epoch <= history.MaxEpoch {
+			floors[i] = int64(max(r.Floor, r.Epoch))
+			raise = max(raise, floors[i])
+		}
+	}
+	if raise > 0 {
+		if _, err := s.writing.Exec(ctx, raiseSQL, raise); err != nil {
+			return err
+		}
+	}
+	_, err := s.writing.Exec(ctx, renewSQL, channels, epochs, heads, fresh, floors)
+	return err
+}
+
+func (s *Store) readRows(ctx context.Context, renewals []history.Renewal, heads []history.Head) error {
+	channels := make([]string, len(renewals))
+	for i, r := range renewals {
+		channels[i], heads[i].Channel = r.Channel, r.Channel
+	}
+	rows, err := s.writing.Query(ctx, rowsSQL, channels)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var number, epoch, head int64
+		if err := rows.Scan(&number, &epoch, &head); err != nil {
+			return err
+		}
+		heads[number-1].Epoch, heads[number-1].Offset = uint64(epoch), uint64(head)
+	}
+	return rows.Err()
+}
