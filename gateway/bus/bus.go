@@ -12,7 +12,9 @@
 //
 // Limits: a shard's queue is bounded in messages (Config.Queue), a message by the
 // server's payload limit; what comes while it is full is dropped by nats.go and
-// counted, and Disruptions makes feed look for it. Nothing here waits for the
+// counted, and Disruptions makes feed look for it. Feed takes from it without ever
+// waiting and bounds in bytes what it has not worked off, so this queue is for
+// the moments in which that goroutine does not run. Nothing here waits for the
 // server: an interest is on its way when Interest returns, not in force.
 package bus
 

@@ -116,7 +116,7 @@ type Bus interface {
 	Drop(channel string, shard int)
 	// Receive waits for messages of a shard and appends them to into, one at least
 	// and no more than it has room for; an error only if ctx ended. One goroutine a
-	// shard calls it. The bytes are the caller's and never change.
+	// shard calls it, again at once. The bytes are the caller's and never change.
 	Receive(ctx context.Context, shard int, into [][]byte) ([][]byte, error)
 	// Disruptions counts the times that messages of a shard may have been lost on
 	// this side: the connection came back, a queue was full.

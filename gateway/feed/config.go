@@ -22,6 +22,7 @@ type Config struct {
 	Shards int // goroutines that own channels; 0: one for each core
 
 	HoleWait    time.Duration // age at which a hole is asked for: reordering needs no repair
+	QueueBytes  int           // messages of the bus that wait for the shards; past it they are dropped
 	HoldBytes   int           // encoded events held for one channel behind a hole or an ask
 	HeldBytes   int           // the same, for the whole table
 	Linger      time.Duration // interest that outlives the last subscriber
@@ -46,6 +47,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		HoleWait:     50 * time.Millisecond,
+		QueueBytes:   32 << 20,
 		HoldBytes:    256 << 10,
 		HeldBytes:    64 << 20,
 		Linger:       2 * time.Second,
@@ -76,6 +78,7 @@ func (c Config) Validate() error {
 		value int64
 	}{
 		{"hole_wait", int64(c.HoleWait)},
+		{"queue_bytes", int64(c.QueueBytes)},
 		{"hold_bytes", int64(c.HoldBytes)},
 		{"held_bytes", int64(c.HeldBytes)},
 		{"linger", int64(c.Linger)},

@@ -17,8 +17,10 @@
 //	the calls Live and Gap of one sink tile the offsets of an epoch: each begins
 //	where the last one ended
 //
-// Limits: what is held behind holes is bounded in bytes for a channel and for the
-// table; what goes over is let go and pulled from the router. Asks are bounded by
+// Limits: messages of the bus that wait for a shard are bounded in bytes; what finds
+// no room is dropped, counted, and looked for like what the bus lost. What is held
+// behind holes is bounded in bytes for a channel and for the table; what goes over
+// is let go and pulled from the router. Asks are bounded by
 // subscriptions (a flight for each range), repairs by a budget of channels a
 // second and of bytes in flight, checks of heads by a pace. A quiet channel costs
 // about 240 B here, its name included, besides its subscription on the bus.

@@ -39,7 +39,8 @@ type heads struct {
 	silenceAt   time.Time
 	silentAt    time.Time
 	disruptions uint64
-	disrupted   time.Time // the last was seen; zero: dealt with
+	disrupted   time.Time // the first that no sweep has answered; zero: none
+	disruptedAt time.Time // the last
 }
 
 type later struct {
@@ -159,12 +160,19 @@ func (s *shard) check(f *feed) {
 // watch looks for what makes channels suspect.
 func (s *shard) watch() {
 	h, now := &s.heads, s.step.now
-	if n := s.bus.Disruptions(s.id); n != h.disruptions {
-		h.disruptions = n
-		h.disrupted = now
+	_, dropped := s.backlog.state()
+	if n := s.bus.Disruptions(s.id) + dropped; n != h.disruptions {
+		h.disruptions, h.disruptedAt = n, now
+		if h.disrupted.IsZero() {
+			h.disrupted = now // those that go on do not put the sweep off
+		}
 	}
 	if !h.disrupted.IsZero() && now.Sub(h.disrupted) >= s.cfg.HeadDelay {
-		h.disrupted = time.Time{}
+		if h.disruptedAt.After(h.disrupted) {
+			h.disrupted = h.disruptedAt // one more, for the last
+		} else {
+			h.disrupted = time.Time{}
+		}
 		h.sweep, h.sweepAll = 0, true
 	}
 	if s.cfg.View == nil {

@@ -3,17 +3,19 @@ package feed
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	channels prometheus.Gauge
-	held     prometheus.Gauge
-	waiting  prometheus.Gauge
-	turns    prometheus.Gauge
-	asks     [numAskKinds]prometheus.Counter
-	pending  prometheus.Counter
-	gaps     map[Reason]prometheus.Counter
-	renewals prometheus.Counter
-	badBus   prometheus.Counter // unreadable
-	noFeed   prometheus.Counter // no such channel
-	counts   [numCounts]prometheus.Counter
+	channels    prometheus.Gauge
+	table       prometheus.Gauge
+	held        prometheus.Gauge
+	waiting     prometheus.Gauge
+	turns       prometheus.Gauge
+	repairBytes prometheus.Gauge
+	asks        [numAskKinds]prometheus.Counter
+	pending     prometheus.Counter
+	gaps        map[Reason]prometheus.Counter
+	renewals    prometheus.Counter
+	badBus      prometheus.Counter // unreadable
+	noFeed      prometheus.Counter // no such channel
+	counts      [numCounts]prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -30,13 +32,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	gaps := vec("gaps_total", "reason", "Times that live subscribers were told of lost events or of a new epoch.")
 	drops := vec("dropped_events_total", "reason", "Events of the bus that were not delivered from it; whatever was missing is fetched.")
 	m := &metrics{
-		channels: gauge("channels", "Channels carried, lingering ones included."),
-		held:     gauge("held_bytes", "Encoded events kept behind holes and unanswered questions."),
-		waiting:  gauge("questions", "Questions put to routers and not answered."),
-		turns:    gauge("repairs_waiting", "Channels that wait for the repair budget."),
-		pending:  counter("pending_total", "Subscribers told that the router cannot answer now."),
-		renewals: counter("renewals_total", "Interests told to the bus anew."),
-		gaps:     make(map[Reason]prometheus.Counter),
+		channels:    gauge("channels", "Channels carried, lingering ones included."),
+		table:       gauge("table_bytes", "The table of positions: about what its channels cost while they are quiet."),
+		held:        gauge("held_bytes", "Encoded events kept behind holes and unanswered questions."),
+		waiting:     gauge("questions", "Questions put to routers and not answered."),
+		turns:       gauge("repairs_waiting", "Channels that wait for the repair budget."),
+		repairBytes: gauge("repair_bytes", "Data that repairs may be bringing now: a chunk for each that runs."),
+		pending:     counter("pending_total", "Subscribers told that the router cannot answer now."),
+		renewals:    counter("renewals_total", "Interests told to the bus anew."),
+		gaps:        make(map[Reason]prometheus.Counter),
 	}
 	for k := range numAskKinds {
 		m.asks[k] = asks.WithLabelValues(k.String())
@@ -59,8 +63,31 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.noFeed = drops.WithLabelValues("no_interest")
 	m.badBus = drops.WithLabelValues("unreadable")
 	if r != nil {
-		r.MustRegister(m.channels, m.held, m.waiting, m.turns, m.pending, m.renewals, asks, gaps, drops,
+		r.MustRegister(m.channels, m.table, m.held, m.waiting, m.turns, m.repairBytes, m.pending, m.renewals, asks, gaps, drops,
 			m.counts[countEvents], m.counts[countHoles], m.counts[countRepairs], m.counts[countBehind], m.counts[countBadAnswers])
 	}
 	return m
+}
+
+// registerQueues tells of what the shards of t have not taken yet; asked for when it
+// is read, since a shard that stands still tells nothing.
+func registerQueues(r prometheus.Registerer, t *Table) {
+	if r == nil {
+		return
+	}
+	sum := func() (bytes int, dropped uint64) {
+		for _, s := range t.shards {
+			b, d := s.backlog.state()
+			bytes, dropped = bytes+b, dropped+d
+		}
+		return bytes, dropped
+	}
+	r.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "spillway_feed_queue_bytes", Help: "Messages of the bus that wait for their shard.",
+		}, func() float64 { bytes, _ := sum(); return float64(bytes) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "spillway_feed_queue_drops_total", Help: "Messages of the bus that found the queue of their shard full; what they brought is fetched.",
+		}, func() float64 { _, dropped := sum(); return float64(dropped) }),
+	)
 }

@@ -16,6 +16,8 @@ const (
 	idleBeat = time.Second
 	// batch is the most messages taken from the bus at once.
 	batch = 256
+	// channelBytes is what a quiet channel costs beside its name.
+	channelBytes = 224
 )
 
 // shard owns the channels that hash to it. One goroutine runs it; everybody else
@@ -31,10 +33,8 @@ type shard struct {
 	metrics *metrics
 
 	// from any goroutine
-	inbox inbox
-	// the mover fills batches and gets them back empty; two exist
-	full  chan [][]byte
-	empty chan [][]byte
+	inbox   inbox
+	backlog backlog
 
 	// owned by the shard's goroutine
 	byName   map[string]*feed
@@ -47,12 +47,14 @@ type shard struct {
 	repairs  repairs
 	heads    heads
 	lingers  int
+	names    int // bytes of the names in byName
 	spare    []command
-	told     counted // what the gauges have of this shard
+	messages [][]byte // taken from the backlog; capacity batch
+	told     counted  // what the gauges have of this shard
 }
 
 // counted is a shard's share of the gauges.
-type counted struct{ channels, held, waiting, turns int }
+type counted struct{ channels, names, held, waiting, turns, repairs int }
 
 func newShard(id int, t *Table, bus Bus, asker Asker) *shard {
 	n := t.cfg.ShardCount()
@@ -60,15 +62,13 @@ func newShard(id int, t *Table, bus Bus, asker Asker) *shard {
 	s := &shard{
 		id: id, cfg: &t.cfg, bus: bus, asker: asker, sinks: t.sinks, log: t.cfg.Log, metrics: t.metrics,
 		inbox:   newInbox(),
-		full:    make(chan [][]byte, 2),
-		empty:   make(chan [][]byte, 2),
+		backlog: newBacklog(t.cfg.QueueBytes / n),
 		byName:  make(map[string]*feed),
 		flights: make(map[uint64]flight),
 		repairs: newRepairs(&t.cfg, n),
 		heads:   newHeads(&t.cfg, n),
 	}
-	s.empty <- make([][]byte, 0, batch)
-	s.empty <- make([][]byte, 0, batch)
+	s.messages = make([][]byte, 0, batch)
 	s.step = step{
 		cfg: &t.cfg, budget: max(t.cfg.HeldBytes/n, t.cfg.HoldBytes),
 		jitter: func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(max(d, 1)))) },
@@ -76,21 +76,16 @@ func newShard(id int, t *Table, bus Bus, asker Asker) *shard {
 	return s
 }
 
-// move brings messages of the bus to the shard. When the shard is behind it
-// waits, and the bus drops what it cannot queue.
+// move brings messages of the bus to the backlog. It never waits for the shard.
 func (s *shard) move(ctx context.Context) error {
+	into := make([][]byte, 0, batch)
 	for {
-		var into [][]byte
-		select {
-		case <-ctx.Done():
-			return nil
-		case into = <-s.empty:
-		}
 		messages, err := s.bus.Receive(ctx, s.id, into[:0])
 		if err != nil {
 			return nil // ctx ended
 		}
-		s.full <- messages // has room: two batches exist, one is here
+		s.backlog.put(messages)
+		clear(messages)
 	}
 }
 
@@ -107,13 +102,13 @@ func (s *shard) run(ctx context.Context) error {
 		case <-s.inbox.wake:
 			s.step.now = time.Now()
 			s.commands()
-		case messages := <-s.full:
+		case <-s.backlog.wake:
 			s.step.now = time.Now()
+			messages := s.backlog.take(s.messages)
 			for i, m := range messages {
 				s.message(m)
 				messages[i] = nil
 			}
-			s.empty <- messages
 		case <-timer.C:
 			s.step.now = time.Now()
 			next = time.Time{}
@@ -187,6 +182,7 @@ func (s *shard) open(channel string) *feed {
 	f := &feed{channel: channel, index: int32(len(s.feeds))}
 	s.byName[channel] = f
 	s.feeds = append(s.feeds, f)
+	s.names += len(channel)
 	if err := s.bus.Interest(channel, s.id); err != nil {
 		s.log.Warn("interest of a channel", "channel", channel, "err", err)
 		f.deaf = true
@@ -313,6 +309,7 @@ func (s *shard) drop(f *feed) {
 	s.lingers--
 	s.bus.Drop(f.channel, s.id)
 	delete(s.byName, f.channel)
+	s.names -= len(f.channel)
 	last := len(s.feeds) - 1
 	moved := s.feeds[last]
 	s.feeds[f.index] = moved
@@ -331,9 +328,9 @@ func (s *shard) dropAll() {
 	for _, f := range s.feeds {
 		s.bus.Drop(f.channel, s.id)
 	}
-	s.byName, s.feeds, s.timers, s.step.held = nil, nil, nil, 0
+	s.byName, s.feeds, s.names, s.timers, s.step.held = nil, nil, 0, nil, 0
 	clear(s.flights)
-	s.repairs.queue = nil
+	s.repairs.queue, s.repairs.running = nil, 0
 	s.tell()
 }
 
@@ -345,13 +342,18 @@ func (s *shard) tell() {
 			s.metrics.counts[i].Add(float64(n))
 		}
 	}
-	now := counted{len(s.feeds), s.step.held, len(s.flights), len(s.repairs.queue)}
+	now := counted{
+		channels: len(s.feeds), names: s.names, held: s.step.held, waiting: len(s.flights),
+		turns: len(s.repairs.queue), repairs: s.repairs.running,
+	}
 	if now == s.told {
 		return
 	}
 	s.metrics.channels.Add(float64(now.channels - s.told.channels))
+	s.metrics.table.Add(float64((now.channels-s.told.channels)*channelBytes + now.names - s.told.names))
 	s.metrics.held.Add(float64(now.held - s.told.held))
 	s.metrics.waiting.Add(float64(now.waiting - s.told.waiting))
 	s.metrics.turns.Add(float64(now.turns - s.told.turns))
+	s.metrics.repairBytes.Add(float64((now.repairs - s.told.repairs) * s.cfg.ChunkBytes))
 	s.told = now
 }

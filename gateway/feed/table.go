@@ -36,6 +36,7 @@ func New(cfg Config, bus Bus, asker Asker, sinks []Sink) (*Table, error) {
 	for i := range cfg.ShardCount() {
 		t.shards = append(t.shards, newShard(i, t, bus, asker))
 	}
+	registerQueues(cfg.Registry, t)
 	return t, nil
 }
 

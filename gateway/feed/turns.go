@@ -3,32 +3,33 @@ package feed
 // repairs is a shard's share of the repair budget: how many channels may begin
 // in a second, and how many chunks may be in flight. Owned by the shard.
 type repairs struct {
-	rate   float64 // channels a second
-	burst  float64
-	tokens float64
-	free   int     // chunks
-	queue  []*feed // wait for their turn, first come first served
+	rate    float64 // channels a second
+	burst   float64
+	tokens  float64
+	most    int     // chunks in flight
+	running int     // of them; each turn has one at a time
+	queue   []*feed // wait for their turn, first come first served
 }
 
 func newRepairs(cfg *Config, shards int) repairs {
 	rate := float64(cfg.RepairRate) / float64(shards)
 	burst := max(rate/4, 1)
-	return repairs{rate: rate, burst: burst, tokens: burst, free: max(cfg.RepairBytes/cfg.ChunkBytes/shards, 1)}
+	return repairs{rate: rate, burst: burst, tokens: burst, most: max(cfg.RepairBytes/cfg.ChunkBytes/shards, 1)}
 }
 
 func (r *repairs) refill(seconds float64) { r.tokens = min(r.tokens+r.rate*seconds, r.burst) }
 
 // take takes a turn if there is one.
 func (r *repairs) take() bool {
-	if r.tokens < 1 || r.free == 0 {
+	if r.tokens < 1 || r.running == r.most {
 		return false
 	}
 	r.tokens--
-	r.free--
+	r.running++
 	return true
 }
 
-func (r *repairs) done() { r.free++ }
+func (r *repairs) done() { r.running-- }
 
 // wantTurn lets f repair now, or queues it.
 func (s *shard) wantTurn(f *feed) {
