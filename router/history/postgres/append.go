@@ -64,11 +64,11 @@ func (s *Store) Append(ctx context.Context, runs []history.Run) ([]history.Outco
 	}
 	args := newAppendArgs(runs)
 	err := s.appendOnce(ctx, args, outcomes)
-	if lostRace(err) {
+	if judge(err) == race {
 		err = s.appendOnce(ctx, args, outcomes)
 	}
-	if err != nil && !lostRace(err) {
-		return nil, fmt.Errorf("append history: %w", told(ctx, err))
+	if err != nil && judge(err) != race {
+		return nil, fmt.Errorf("append history: %w", s.failed(ctx, err))
 	}
 	return outcomes, nil
 }

@@ -10,14 +10,66 @@ import (
 	"github.com/spillway-io/spillway/router/history"
 )
 
-// SQLSTATE (PostgreSQL manual, appendix A).
+// verdict says what an error of the database is to a caller.
+type verdict uint8
+
 const (
-	classDataException = "22"    // a value that a column cannot hold
-	classConstraint    = "23"    // integrity constraint violation
-	classProgramLimit  = "54"    // too big for a page, an index entry, a message
-	codeDeadlock       = "40P01" // this one was chosen to die
-	codeSerialization  = "40001" // at stricter isolation levels and in compatible databases
+	// circumstances: the same batch may go in later, or has been committed. Disk
+	// full, shutting down, too many connections, cancelled, a broken connection,
+	// a missing table: whatever is not named below.
+	circumstances verdict = iota
+	// content: another try with the same batch would meet the same error.
+	content
+	// race: rolled back whole because of others; may be tried again at once.
+	race
+	// moved: this server takes no writes (any more); another one may.
+	moved
 )
+
+func (v verdict) String() string {
+	switch v {
+	case circumstances:
+		return "circumstances"
+	case content:
+		return "content"
+	case race:
+		return "race"
+	case moved:
+		return "moved"
+	}
+	return fmt.Sprintf("verdict(%d)", uint8(v))
+}
+
+// verdicts by SQLSTATE (PostgreSQL manual, appendix A), or by its class of two
+// characters. A code goes before its class. What is wrongly called content is
+// refused for ever; what is wrongly called circumstances is only late: in doubt
+// a code is not here.
+var verdicts = map[string]verdict{
+	"22": content, // data exception: a value that a column cannot hold
+	"23": content, // integrity constraint violation: a key that is there already
+	"54": content, // program limit exceeded: too big for an index entry, a message
+
+	"40001": race, // serialization failure: stricter isolation, distributed databases
+	"40P01": race, // deadlock: this one was chosen to die
+
+	"25006": moved, // read-only transaction: a primary that became a standby
+
+	"22023": circumstances, // invalid parameter value: settings, not rows
+	"54001": circumstances, // statement too complex: the server's stack
+	"40003": circumstances, // statement completion unknown: it may have been committed
+}
+
+// judge tells what err is. Errors that are not the database's are circumstances.
+func judge(err error) verdict {
+	var e *pgconn.PgError
+	if !errors.As(err, &e) || len(e.Code) < 2 {
+		return circumstances
+	}
+	if v, ok := verdicts[e.Code]; ok {
+		return v
+	}
+	return verdicts[e.Code[:2]]
+}
 
 // told makes of a database error what a caller branches on: the end of its own
 // context (a statement cancelled for it fails with an error of the server), or
@@ -26,24 +78,19 @@ func told(ctx context.Context, err error) error {
 	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
 		return fmt.Errorf("%w: %w", ended, err)
 	}
-	return refused(err)
-}
-
-// refused marks what another try with the same content would meet again.
-func refused(err error) error {
-	var e *pgconn.PgError
-	if !errors.As(err, &e) || len(e.Code) < 2 {
-		return err
-	}
-	switch e.Code[:2] {
-	case classDataException, classConstraint, classProgramLimit:
+	if judge(err) == content {
 		return &history.RefusedError{Err: err}
 	}
 	return err
 }
 
-// lostRace says that the database rolled the statement back because of others.
-func lostRace(err error) bool {
-	var e *pgconn.PgError
-	return errors.As(err, &e) && (e.Code == codeDeadlock || e.Code == codeSerialization)
+// failed is told, after what the error asks of the pools: connections to a
+// server that takes no writes any more would fail for ever, and its reads would
+// be stale. New ones go where the connection string, a name or a proxy says.
+func (s *Store) failed(ctx context.Context, err error) error {
+	if judge(err) == moved {
+		s.writing.Reset()
+		s.reading.Reset()
+	}
+	return told(ctx, err)
 }

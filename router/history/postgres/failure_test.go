@@ -245,3 +245,36 @@ func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 		t.Errorf("the password is in the error: %v", err)
 	}
 }
+
+// A primary that became a standby behind the same address refuses writes on its
+// old connections: they go, and new ones find the primary.
+func TestReadOnlyServerIsLeft(t *testing.T) {
+	f := newFixture(t)
+	run := f.run("chat:a")
+	f.exec("ALTER DATABASE " + pgx.Identifier{f.conn.Config().Database}.Sanitize() + " SET default_transaction_read_only = on")
+	f.dropSessions()
+	for deadline := time.Now().Add(testTimeout / 2); ; { // the first try meets the connection that was cut
+		_, err := f.store.Append(f.ctx, []history.Run{run})
+		var refused *history.RefusedError
+		if err == nil || errors.As(err, &refused) {
+			t.Fatalf("append to a read-only server: %v", err)
+		}
+		if strings.Contains(err.Error(), "25006") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("append never hears that the server is read-only: %v", err)
+		}
+	}
+	f.exec("ALTER DATABASE " + pgx.Identifier{f.conn.Config().Database}.Sanitize() + " RESET default_transaction_read_only")
+	outcomes, err := f.store.Append(f.ctx, []history.Run{run})
+	if err != nil || outcomes[0] != history.Stored {
+		t.Fatalf("append afterwards: %v, %v", outcomes, err)
+	}
+}
+
+// dropSessions ends the connections of the store.
+func (f *fixture) dropSessions() {
+	f.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid NOT IN ($1, $2)`, f.conn.PgConn().PID(), f.watch.PgConn().PID())
+}

@@ -77,7 +77,7 @@ func (s *Store) Read(ctx context.Context, ranges []history.Range) ([]history.Pag
 			err = q.collect(rows, ranges, pages)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read history: %w", told(ctx, err))
+			return nil, fmt.Errorf("read history: %w", s.failed(ctx, err))
 		}
 	}
 	return pages, nil

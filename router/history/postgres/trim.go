@@ -80,7 +80,7 @@ func (s *Store) Trim(ctx context.Context, rules []history.Retention, keyWindow t
 		gone += keys
 	}
 	if err != nil {
-		return gone, fmt.Errorf("trim history: %w", told(ctx, err))
+		return gone, fmt.Errorf("trim history: %w", s.failed(ctx, err))
 	}
 	return gone, nil
 }
