@@ -50,6 +50,6 @@ func TestKilledWriterLosesNothingAcked(t *testing.T) {
 }
 
 func TestKilledServerLosesNothingAcked(t *testing.T) {
-	server := pgtest.Start(t)
+	server := pgtest.Start(t, pgtest.NoSync)
 	historytest.CrashServer(t, openAt(server.DSN("postgres")), server.Kill, server.Restart)
 }

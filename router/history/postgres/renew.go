@@ -45,11 +45,11 @@ func (s *Store) Renew(ctx context.Context, renewals []history.Renewal) ([]histor
 		return heads, nil
 	}
 	err := s.renew(ctx, renewals)
-	if err == nil || lostRace(err) {
+	if err == nil || judge(err) == race {
 		err = s.readRows(ctx, renewals, heads)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("renew history epochs: %w", told(ctx, err))
+		return nil, fmt.Errorf("renew history epochs: %w", s.failed(ctx, err))
 	}
 	return heads, nil
 }

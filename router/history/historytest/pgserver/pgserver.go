@@ -1,5 +1,5 @@
 // Package pgserver runs throw-away PostgreSQL clusters: a real server, its data in a
-// temporary folder, on a free port of 127.0.0.1, with fsync on.
+// temporary folder, on a free port of 127.0.0.1, with fsync on unless told otherwise.
 //
 // Package pgtest gives them to tests, cmd/internal/cluster to drills. A Server is one
 // postmaster process of ours; it can be killed and started again on the same port and
@@ -42,6 +42,7 @@ type Server struct {
 	dir        string // ours: data, password, sockets, log
 	password   string
 	port       int
+	settings   []string            // as postgres -c takes them
 	credential *syscall.Credential // nil: the user of this process
 
 	mu        sync.Mutex // guards all below; held while the server starts or stops
@@ -50,13 +51,14 @@ type Server struct {
 	removed   bool
 }
 
-// New makes and starts a cluster; Remove ends it.
-func New() (*Server, error) {
+// New makes and starts a cluster; Remove ends it. The settings, name=value, go over
+// those that it has anyway.
+func New(settings ...string) (*Server, error) {
 	bin, err := Find()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, password: rand.Text()}
+	s := &Server{bin: bin, password: rand.Text(), settings: settings}
 	if os.Geteuid() == 0 {
 		if s.credential, err = credentialOf("postgres"); err != nil {
 			return nil, err

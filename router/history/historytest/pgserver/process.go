@@ -58,9 +58,13 @@ func (s *Server) startLocked(deadline time.Time) error {
 		return err
 	}
 	defer log.Close()
-	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-k", s.dir,
+	args := []string{"-D", s.data(), "-p", strconv.Itoa(s.port), "-k", s.dir,
 		"-c", "listen_addresses=127.0.0.1", "-c", "fsync=on", "-c", "shared_buffers=128MB",
-		"-c", "max_connections=200", "-c", "max_wal_size=1GB")
+		"-c", "max_connections=200", "-c", "max_wal_size=1GB"}
+	for _, setting := range s.settings {
+		args = append(args, "-c", setting)
+	}
+	cmd := s.command("postgres", args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err

@@ -16,10 +16,10 @@ import (
 // Server is one cluster. Its methods may be called from any goroutine.
 type Server struct{ *pgserver.Server }
 
-// Start runs a cluster that ends with the test.
-func Start(t testing.TB) *Server {
+// Start runs a cluster that ends with the test, with more settings if need be.
+func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	s, err := pgserver.New()
+	s, err := pgserver.New(settings...)
 	skipOrFail(t, err)
 	t.Cleanup(func() {
 		if err := s.Remove(); err != nil {
@@ -36,11 +36,15 @@ var shared struct {
 	err    error
 }
 
+// NoSync is for tests that lose no power: what a killed server has written the
+// system keeps, and a busy disk would make each commit wait.
+const NoSync = "fsync=off"
+
 // Shared is one cluster for all tests of the binary, started by the first that
-// asks. TestMain calls RemoveShared after m.Run.
+// asks, with NoSync. TestMain calls RemoveShared after m.Run.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	shared.once.Do(func() { shared.server, shared.err = pgserver.New() })
+	shared.once.Do(func() { shared.server, shared.err = pgserver.New(NoSync) })
 	skipOrFail(t, shared.err)
 	return &Server{shared.server}
 }
