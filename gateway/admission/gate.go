@@ -83,7 +83,7 @@ func New(s Settings, c Capacity, region string, r *rand.Rand, now time.Time) *Ga
 	g := &Gate{
 		settings: s, capacity: c, region: region, rand: r,
 		waiters: make(map[uint64]*waiter), grants: NewGrants(), used: newNonces(),
-		ceiling: ceiling{factor: 1, at: now},
+		ceiling: newCeiling(now),
 	}
 	for _, l := range Lanes() {
 		rate, burst := g.rate(l, now)
@@ -146,6 +146,16 @@ func (g *Gate) rate(l Lane, now time.Time) (rate, burst float64) {
 	}
 	// In proportion: a hundred bursts at once would be no region-wide rate.
 	return rate, max(1, float64(most)*rate/float64(own))
+}
+
+// rateThen tells the rate at which a lane will serve after a while.
+func (g *Gate) rateThen(l *lane) func(time.Duration) float64 {
+	return func(d time.Duration) float64 {
+		if !g.settings.Adaptive {
+			return l.bucket.rate
+		}
+		return l.bucket.rate / g.ceiling.factor * g.ceiling.then(d)
+	}
 }
 
 // Ceiling is the part of the lanes' rates that is given out, 1: all.
@@ -271,13 +281,13 @@ func (g *Gate) refuse(w *waiter, cause Cause, now time.Time) Decision {
 	switch {
 	case !w.arrival.Obeys:
 	case w.pass:
-		d.Slot = l.slots.renew(l.bucket.rate, now, g.rand)
+		d.Slot = l.slots.renew(g.rateThen(l), now, g.rand)
 	default:
 		ahead := now
-		if l.bucket.rate > 0 {
-			ahead = now.Add(seconds(float64(l.count()) / l.bucket.rate))
+		if l.bucket.rate > 0 { // who is in the room is served or refused within Wait
+			ahead = now.Add(min(seconds(float64(l.count())/l.bucket.rate), g.settings.Wait))
 		}
-		if slot, ok := l.slots.give(l.bucket.rate, ahead, now); ok {
+		if slot, ok := l.slots.give(g.rateThen(l), ahead, now); ok {
 			d.Slot = slot
 		}
 	}

@@ -35,9 +35,10 @@ type slots struct {
 
 // give takes the next free slot that is not before earliest; false: none within the
 // horizon.
-func (s *slots) give(rate float64, earliest, now time.Time) (time.Time, bool) {
+func (s *slots) give(rateThen func(time.Duration) float64, earliest, now time.Time) (time.Time, bool) {
 	at := latest(s.next, earliest)
 	at = latest(at, now.Add(nearest))
+	rate := rateThen(at.Sub(now))
 	if rate <= 0 || at.Sub(now) > Horizon {
 		return time.Time{}, false
 	}
@@ -48,8 +49,9 @@ func (s *slots) give(rate float64, earliest, now time.Time) (time.Time, bool) {
 
 // renew gives a pass that could not be served another slot, ahead of all that were
 // given since. It always finds one.
-func (s *slots) renew(rate float64, now time.Time, r *rand.Rand) time.Time {
+func (s *slots) renew(rateThen func(time.Duration) float64, now time.Time, r *rand.Rand) time.Time {
 	at := latest(s.renewal, now.Add(nearest))
+	rate := rateThen(at.Sub(now))
 	if rate <= 0 || at.Sub(now) > Horizon {
 		return now.Add(spread(r))
 	}

@@ -88,3 +88,29 @@ func TestLossesSettleWithinTheRate(t *testing.T) {
 		}
 	}
 }
+
+// Every conn is cut, and the processors cannot do what the lanes allow, so the ceiling
+// falls. Slots are told for when they are due, not for the worst moment: no client stays
+// away while the lanes are idle.
+func TestAFallenCeilingLeavesNoTail(t *testing.T) {
+	const n, edges = 5_000, 6
+	set := admission.Default()
+	for _, cost := range []time.Duration{4500 * time.Microsecond, 6600 * time.Microsecond} {
+		s := newStorm(t, 1, set, admission.Capacity{MaxConns: n * 10 / 9, Margin: n / 20}, edges, "eu")
+		s.cost = cost
+		s.fill("eu", n, sdk, 0)
+		s.run(5 * time.Second)
+		s.cut()
+		does := n * cost
+		s.settled(4 * does)
+		o := s.outcome(5 * time.Second)
+		t.Logf("a handshake costs %v: n/rate %d s, n over what the processors do %.1f s: %v", cost, n/set.ResumePerSecond, does.Seconds(), o)
+		s.kept()
+		if o.settle > does*13/10 {
+			t.Errorf("a handshake costs %v: settled in %v, want at most %v", cost, o.settle, does*13/10)
+		}
+		if o.perAdmitted > 2 {
+			t.Errorf("a handshake costs %v: %.2f refusals per admitted client", cost, o.perAdmitted)
+		}
+	}
+}
