@@ -1,6 +1,6 @@
 // Package historytest holds the promises of history.Store as tests. Every
-// implementation runs all of them over real data; the crash test, a comparison
-// with the plain twin in memory, and the benchmarks are here as well.
+// implementation runs all of them over real data; the crash test, the full disk,
+// a comparison with the plain twin in memory, and the benchmarks are here as well.
 //
 // Tests of the stores call it. It starts goroutines only within a test, which
 // waits for them.
@@ -59,6 +59,7 @@ func Run(t *testing.T, target Target) {
 		{"MaxBytesBoundsAPage", maxBytes},
 		{"ReadCreatesNoRow", readCreatesNoRow},
 		{"ManyRangesInOrder", manyRangesInOrder},
+		{"ManyRangesOfOneLongChannel", manyRangesOfOneChannel},
 		{"BadRangeIsAnError", badRange},
 		{"PagesAgreeWhileEventsCome", pagesAgree},
 		{"TrimBySize", trimBySize},
@@ -73,6 +74,9 @@ func Run(t *testing.T, target Target) {
 		{"RenewalNamesItsEpoch", renewalNamesItsEpoch},
 		{"RenewedChannelIsTrimmed", renewedIsTrimmed},
 		{"OneOfManyRenewersWins", oneRenewerWins},
+		{"KeysComeBackAfterTheirWindow", keysComeBack},
+		{"RetentionThatEmptiesAChannelThenAPublish", emptiedAndPublished},
+		{"SizeThatShrinksReachesQuietChannels", sizeThatShrinks},
 		{"TwoBelieversLoseNothing", twoBelievers},
 		{"TwoCreatorsReadOneEpoch", twoCreators},
 		{"EndedContextIsAnError", endedContext},
@@ -95,6 +99,7 @@ func Run(t *testing.T, target Target) {
 		{"ReopenKeepsEverything", reopenKeepsEverything},
 		{"TwoStoresOverOneDatabase", twoStores},
 		{"TwoStoresOpenAtOnce", twoOpens},
+		{"TwoTrimmersCountOnce", twoTrimmers},
 		{"AgreesWithTheStoreInMemory", agreesWithMemory},
 	}
 	for _, p := range reopened {

@@ -39,6 +39,9 @@ type Config struct {
 	// CacheBytes is the page cache of each connection. Default 16 MiB; at
 	// least 1 MiB.
 	CacheBytes int
+	// MaxBytes bounds the file (not its log): past it an append fails as on a
+	// full disk, until retention has freed pages. Default 0: no bound.
+	MaxBytes int64
 	// Now is the clock that Trim compares TimeMS with. Default (and nil): time.Now.
 	Now func() time.Time
 }
@@ -62,6 +65,9 @@ func (c Config) Validate() error {
 	}
 	if c.CacheBytes < 1<<20 {
 		errs = append(errs, fmt.Errorf("cache_bytes: %d: must be at least 1 MiB", c.CacheBytes))
+	}
+	if c.MaxBytes != 0 && c.MaxBytes < 1<<20 {
+		errs = append(errs, fmt.Errorf("max_bytes: %d: must be 0 or at least 1 MiB", c.MaxBytes))
 	}
 	return errors.Join(errs...)
 }

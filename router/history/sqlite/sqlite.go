@@ -38,6 +38,9 @@ import (
 // file; a context ends it earlier.
 const busyTimeout = 10 * time.Second
 
+// pageBytes is the size of a page in a new file.
+const pageBytes = 4096
+
 // Store is a history.Store in one file.
 type Store struct {
 	// Immutable after Open.
@@ -106,7 +109,13 @@ func (s *Store) connect(ctx context.Context) error {
 }
 
 func (c Config) dsn() string {
+	most := int64(0) // leaves the bound as it is: none
+	if c.MaxBytes > 0 {
+		most = c.MaxBytes / pageBytes
+	}
 	pragmas := url.Values{"_pragma": {
+		fmt.Sprintf("page_size(%d)", pageBytes),
+		fmt.Sprintf("max_page_count(%d)", most),
 		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
 		"journal_mode(WAL)",
 		fmt.Sprintf("synchronous(%s)", c.Synchronous),
