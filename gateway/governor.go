@@ -37,7 +37,8 @@ type governor struct {
 	// owned by the governor
 	rebalance rebalancer
 	received  []drain.Receiver
-	seen      time.Time // when it looked who the others are
+	seen      time.Time       // when it looked who the others are
+	recording <-chan struct{} // closed when the record of the last own operation is written, or is not; nil: none
 }
 
 func newGovernor() *governor {
@@ -60,6 +61,7 @@ func (b bounds) over() bool { return b.abort.Err() != nil || b.failing.Err() != 
 const (
 	lookAround   = 200 * time.Millisecond // how old the picture of the others may be
 	recordWithin = 1500 * time.Millisecond
+	brokenWithin = 300 * time.Millisecond // of a process that is to end at once
 )
 
 // govern serves until the edge has left, in whatever way.

@@ -28,10 +28,32 @@ type handover struct {
 
 	// owned by the governor
 	message string // the last thing that its starter should know
+	plan    planned
 
 	// atomic
 	length                          atomic.Int64 // from start to the last close, nanoseconds
 	moved, closed, stragglers, gone atomic.Int64
+}
+
+// planned is what was last known of a plan: when it is over there is none.
+type planned struct {
+	granted, missing   uint32
+	endMS              uint32 // planned end, from the start of the operation
+	perSecond, highest float64
+}
+
+// note takes in what the plan says now, and returns its message. Without anything to
+// hand out it plans nothing.
+func (h *handover) note(p *drain.Plan) (message string) {
+	var f gatewayv1.Progress
+	p.Report(&f, h.opStart)
+	n := &h.plan
+	if f.GrantedPerSecond > 0 || f.Missing > 0 || n.endMS == 0 {
+		n.endMS = f.PlannedMs
+	}
+	n.granted, n.missing, n.perSecond = f.Granted, f.Missing, f.GrantedPerSecond
+	n.highest = max(n.highest, n.perSecond)
+	return f.Message
 }
 
 // handoverPart is what one loop has in it.

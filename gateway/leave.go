@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spillway-io/spillway/presence/control"
@@ -36,6 +37,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	end := e.lastClose(start, within)
 	if !e.notice(b, min(e.settings().DrainNotice, within/2), undone) {
 		if b.over() {
+			e.recordBroken(op, nil)
 			return true
 		}
 		e.openDoor()
@@ -57,6 +59,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	})
 	switch out {
 	case brokenOff:
+		e.recordBroken(op, h)
 		return true
 	case calledOff:
 		e.log.Info("the drain was called off", "operation", op.Id)
@@ -66,7 +69,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	}
 	e.waitForCloses(b, deadline)
 	e.recordEnd(op, h, nil)
-	if h.figures(e.cfg.ID, start).Total > 0 {
+	if e.figures(h, start, true).Total > 0 {
 		e.endWindow(b)
 	}
 	return true
@@ -150,6 +153,7 @@ func (e *Edge) hand(b bounds, h *handover, cfg drain.Config, stop func(*drain.Pl
 		case <-ticker.C:
 		}
 		now := time.Now()
+		h.note(p) // before it hands out what it has
 		stopped := stop(p, now)
 		gone := h.remaining() == 0 && (cfg.GrantedOnly || e.held() == 0)
 		if stopped || gone {
@@ -307,7 +311,10 @@ func (e *Edge) record(op *gatewayv1.Operation) {
 	if e.operations == nil {
 		return
 	}
+	written := make(chan struct{})
+	e.governor.recording = written
 	e.governor.wait.Go(func() { // ends with the write, or with the callers; Run waits for it
+		defer close(written)
 		ctx, cancel := context.WithTimeout(e.working, recordWithin)
 		defer cancel()
 		if err := e.operations.PutOperation(ctx, op); err != nil {
@@ -323,25 +330,51 @@ func unended(*gatewayv1.Operation) {}
 // recordEnd writes the last figures of this edge into the record, best effort. more
 // may change the record besides.
 func (e *Edge) recordEnd(op *gatewayv1.Operation, h *handover, more func(*gatewayv1.Operation)) {
-	last := h.figures(e.cfg.ID, time.Now())
-	last.Ended = true
+	last := e.figures(h, time.Now(), true)
 	e.log.Info("handed over", "operation", op.Id, "moved", last.Moved, "closed", last.Closed, "stragglers", last.Stragglers,
 		"gone", last.Gone, "remaining", last.Remaining, "message", h.message)
-	if e.operations == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(e.working, recordWithin)
-	defer cancel()
-	err := e.operations.UpdateOperation(ctx, op.Id, func(op *gatewayv1.Operation) bool {
+	e.updateRecord(op.Id, recordWithin, func(op *gatewayv1.Operation) {
 		putProgress(op, last)
 		if more != nil {
 			more(op)
-			return true
+			return
 		}
 		op.State, op.Message = h.state(last), h.message
-		return true
 	})
+}
+
+// recordBroken says in the record that this edge ends in the middle of a drain or a
+// rebalance of its own: a router would find out ten seconds later. The end does not
+// wait for a registry that does not answer. h is nil if it had not begun.
+func (e *Edge) recordBroken(op *gatewayv1.Operation, h *handover) {
+	left := e.conns.Load()
+	e.updateRecord(op.Id, brokenWithin, func(op *gatewayv1.Operation) {
+		if control.Ended(op) {
+			return
+		}
+		if h != nil {
+			putProgress(op, e.figures(h, time.Now(), true))
+		}
+		op.State = gatewayv1.OperationState_OPERATION_STATE_FAILED
+		op.Message = fmt.Sprintf("the edge was ended at once, with %d connections", left)
+	})
+}
+
+// updateRecord changes the record of an operation, best effort.
+func (e *Edge) updateRecord(id string, within time.Duration, change func(*gatewayv1.Operation)) {
+	if e.operations == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.working, within)
+	defer cancel()
+	if written := e.governor.recording; written != nil {
+		select {
+		case <-written:
+		case <-ctx.Done():
+		}
+	}
+	err := e.operations.UpdateOperation(ctx, id, func(op *gatewayv1.Operation) bool { change(op); return true })
 	if err != nil {
-		e.log.Warn("could not record the end of the operation", "operation", op.Id, "err", err)
+		e.log.Warn("could not record the end of the operation", "operation", id, "err", err)
 	}
 }

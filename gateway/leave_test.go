@@ -19,6 +19,7 @@ const (
 	opRunning   = gatewayv1.OperationState_OPERATION_STATE_RUNNING
 	opDone      = gatewayv1.OperationState_OPERATION_STATE_DONE
 	opPartly    = gatewayv1.OperationState_OPERATION_STATE_PARTLY
+	opFailed    = gatewayv1.OperationState_OPERATION_STATE_FAILED
 	opAborted   = gatewayv1.OperationState_OPERATION_STATE_ABORTED
 )
 
@@ -50,6 +51,9 @@ func TestADrainWithRoomInterruptsNobody(t *testing.T) {
 	p := f.checkFigures("e1", opDone)
 	if p.Moved != 60 || p.Closed+p.Stragglers != 0 {
 		t.Errorf("%v", p)
+	}
+	if p.Granted != 60 || p.GrantedPerSecond < 5 || p.PlannedMs == 0 || p.PlannedMs > 10_000 {
+		t.Errorf("the record does not keep the plan: %v", p)
 	}
 	if a, b := f.conns("e2"), f.conns("e3"); a < 20 || b < 20 {
 		t.Errorf("%d went to one edge, %d to the other", a, b)
@@ -166,6 +170,24 @@ func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "e1", "e2")
 	f.crowd("e1", 10).stop()
+	f.edges["e1"].leave()
+	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
+	start := time.Now()
+	f.edges["e1"].hurry()
+	f.waitEnd("e1")
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if op := f.ofEdge("e1"); op == nil || op.State != opFailed || !strings.Contains(op.Message, "ended at once") {
+		t.Errorf("the record says %v", op)
+	}
+}
+
+func TestASecondSignalDoesNotWaitForARegistryThatIsAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "e2")
+	f.crowd("e1", 10).stop()
+	f.set(func() { f.etcdAway = true })
 	f.edges["e1"].leave()
 	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
 	start := time.Now()

@@ -49,6 +49,7 @@ func (m *handoverMetrics) show(f *gatewayv1.Progress) {
 	m.planned.Set(float64(f.PlannedMs) / 1000)
 	m.underWay.Set(1)
 	if f.Ended {
+		m.rate.Set(0)
 		m.underWay.Set(0)
 	}
 }

@@ -13,11 +13,15 @@ const progressTopic = "progress"
 
 // figures are those of an edge's part in an operation: total = moved + closed +
 // stragglers + gone + remaining.
-func (h *handover) figures(edge string, now time.Time) *gatewayv1.Progress {
+func (e *Edge) figures(h *handover, now time.Time, ended bool) *gatewayv1.Progress {
 	f := &gatewayv1.Progress{
-		Operation: h.operation, Edge: edge, Moved: uint32(h.moved.Load()), Closed: uint32(h.closed.Load()),
+		Operation: h.operation, Edge: e.cfg.ID, Incarnation: e.incarnation(), Ended: ended, Moved: uint32(h.moved.Load()), Closed: uint32(h.closed.Load()),
 		Stragglers: uint32(h.stragglers.Load()), Gone: uint32(h.gone.Load()), Remaining: uint32(max(h.remaining(), 0)),
 		Told: uint32(max(h.all(classTold)+h.all(classBare), 0)), AtMs: uint64(now.UnixMilli()), Message: h.message,
+		Granted: h.plan.granted, Missing: h.plan.missing, PlannedMs: h.plan.endMS, GrantedPerSecond: h.plan.perSecond,
+	}
+	if ended {
+		f.GrantedPerSecond = h.plan.highest
 	}
 	f.Total = f.Moved + f.Closed + f.Stragglers + f.Gone + f.Remaining
 	return f
@@ -33,13 +37,12 @@ func (h *handover) state(last *gatewayv1.Progress) gatewayv1.OperationState {
 
 // sayProgress tells routers on the bus and the metrics how far h has come.
 func (e *Edge) sayProgress(h *handover, p *drain.Plan, now time.Time, ended bool) {
-	f := h.figures(e.cfg.ID, now)
-	p.Report(f, h.opStart)
-	if f.Message != "" && f.Message != h.message {
-		e.log.Warn("handing over", "operation", h.operation, "message", f.Message)
+	message := h.note(p)
+	if message != "" && message != h.message {
+		e.log.Warn("handing over", "operation", h.operation, "message", message)
 	}
-	h.message = f.Message
-	f.Ended = ended
+	h.message = message
+	f := e.figures(h, now, ended)
 	e.metrics.handover.show(f)
 	if e.peers == nil {
 		return
@@ -49,10 +52,11 @@ func (e *Edge) sayProgress(h *handover, p *drain.Plan, now time.Time, ended bool
 	}
 }
 
-// putProgress puts an edge's figures in the place of those it told before.
+// putProgress puts an edge's figures in the place of those it told before; what it told
+// before a restart stays.
 func putProgress(op *gatewayv1.Operation, f *gatewayv1.Progress) {
 	for i, old := range op.Progress {
-		if old.Edge == f.Edge {
+		if old.Edge == f.Edge && (old.Incarnation == f.Incarnation || old.Incarnation == 0) {
 			op.Progress[i] = f
 			return
 		}

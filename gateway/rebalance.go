@@ -100,6 +100,7 @@ func (e *Edge) shareSurplus(b bounds) {
 		return b.leave.Err() != nil || !e.ready.Load() || e.myOperation() != nil
 	})
 	if out == brokenOff {
+		e.recordBroken(op, h)
 		return
 	}
 	e.governor.rebalance.not = time.Now().Add(rebalancePause)

@@ -148,7 +148,9 @@ func (s adminService) show(op *gatewayv1.Operation) *routerv1.Operation {
 		o.Granted += p.Granted
 		o.Missing += p.Missing
 		o.PlannedMs = max(o.PlannedMs, p.PlannedMs)
-		o.GrantedPerSecond += p.GrantedPerSecond
+		if !p.Ended || op.State != gatewayv1.OperationState_OPERATION_STATE_RUNNING {
+			o.GrantedPerSecond += p.GrantedPerSecond
+		}
 		o.Edges = append(o.Edges, &routerv1.EdgeProgress{
 			Edge: p.Edge, Total: p.Total, Moved: p.Moved, Closed: p.Closed, Stragglers: p.Stragglers, Gone: p.Gone,
 			Remaining: p.Remaining, Message: p.Message, Ended: p.Ended,

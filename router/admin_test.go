@@ -224,6 +224,37 @@ func TestAWatchShowsProgressToTheEnd(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 }
 
+// An edge that dies in the middle and comes back under its name tells its new part; what
+// it had done before still counts, also when the record is written and read again.
+func TestFiguresOfARestartedEdgeAddUp(t *testing.T) {
+	table := newProgressTable()
+	tell := func(p *gatewayv1.Progress) {
+		p.Operation, p.Edge = "o", "e1"
+		data, _ := proto.Marshal(p)
+		table.hear(data)
+	}
+	tell(&gatewayv1.Progress{Incarnation: 7, Total: 100, Moved: 60, Closed: 5, Gone: 1, Remaining: 34, AtMs: 1})
+	tell(&gatewayv1.Progress{Incarnation: 9, Total: 10, Moved: 3, Remaining: 7, AtMs: 2})
+	op := &gatewayv1.Operation{Id: "o"}
+	check := func(moved, remaining uint32, ended bool) {
+		t.Helper()
+		all := table.of(op)
+		if len(all) != 1 {
+			t.Fatalf("%d parts of one edge", len(all))
+		}
+		if p := all[0]; p.Total != 110 || p.Moved != moved || p.Closed != 5 || p.Gone != 35 || p.Remaining != remaining || p.Ended != ended {
+			t.Errorf("%v", p)
+		}
+	}
+	check(63, 7, false)
+	op.Progress = []*gatewayv1.Progress{{Operation: "o", Edge: "e1", Incarnation: 9, Total: 10, Moved: 10, AtMs: 3, Ended: true}}
+	check(70, 0, true)
+	op.Progress = table.parts(op) // as the supervisor writes it
+	check(70, 0, true)
+	table.forget(func(string) bool { return false })
+	check(70, 0, true)
+}
+
 func TestFiguresOnTheBusAreBounded(t *testing.T) {
 	table := newProgressTable()
 	for i := range maxProgress + 100 {
@@ -235,7 +266,7 @@ func TestFiguresOnTheBusAreBounded(t *testing.T) {
 	if n := len(table.newest); n != maxProgress {
 		t.Errorf("%d are kept", n)
 	}
-	if _, kept := table.newest[progressKey{"o", "e0"}]; kept {
+	if _, kept := table.newest[progressKey{"o", "e0", 0}]; kept {
 		t.Error("the oldest was kept")
 	}
 	table.forget(func(string) bool { return false })

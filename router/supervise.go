@@ -95,7 +95,7 @@ func (s *supervisor) judge(ctx context.Context, op *gatewayv1.Operation, figures
 		if op.State != gatewayv1.OperationState_OPERATION_STATE_RUNNING {
 			return false
 		}
-		op.State, op.Message, op.Progress = state, message, figures
+		op.State, op.Message, op.Progress = state, message, s.progress.parts(op)
 		return true
 	})
 	if err != nil {

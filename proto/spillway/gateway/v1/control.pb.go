@@ -780,12 +780,14 @@ type Progress struct {
 	Missing uint32 `protobuf:"varint,11,opt,name=missing,proto3" json:"missing,omitempty"`
 	// Planned end, milliseconds after the start of the operation.
 	PlannedMs uint32 `protobuf:"varint,12,opt,name=planned_ms,json=plannedMs,proto3" json:"planned_ms,omitempty"`
-	// Most arrivals that grants allow in a second.
+	// Most arrivals that grants allow in a second; once ended, the most that there was.
 	GrantedPerSecond float64 `protobuf:"fixed64,13,opt,name=granted_per_second,json=grantedPerSecond,proto3" json:"granted_per_second,omitempty"`
 	Message          string  `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// Unix milliseconds.
-	AtMs          uint64 `protobuf:"varint,15,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
-	Ended         bool   `protobuf:"varint,16,opt,name=ended,proto3" json:"ended,omitempty"`
+	AtMs  uint64 `protobuf:"varint,15,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	Ended bool   `protobuf:"varint,16,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Of the edge; 0: not known. One that was restarted in the middle tells its own part.
+	Incarnation   uint64 `protobuf:"varint,17,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -932,6 +934,13 @@ func (x *Progress) GetEnded() bool {
 	return false
 }
 
+func (x *Progress) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
 var File_spillway_gateway_v1_control_proto protoreflect.FileDescriptor
 
 const file_spillway_gateway_v1_control_proto_rawDesc = "" +
@@ -1000,7 +1009,7 @@ const file_spillway_gateway_v1_control_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\rR\x03url\x12\x18\n" +
 	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x13\n" +
-	"\x05at_ms\x18\x04 \x01(\x04R\x04atMs\"\xac\x03\n" +
+	"\x05at_ms\x18\x04 \x01(\x04R\x04atMs\"\xce\x03\n" +
 	"\bProgress\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x12\n" +
 	"\x04edge\x18\x02 \x01(\tR\x04edge\x12\x14\n" +
@@ -1021,7 +1030,8 @@ const file_spillway_gateway_v1_control_proto_rawDesc = "" +
 	"\x12granted_per_second\x18\r \x01(\x01R\x10grantedPerSecond\x12\x18\n" +
 	"\amessage\x18\x0e \x01(\tR\amessage\x12\x13\n" +
 	"\x05at_ms\x18\x0f \x01(\x04R\x04atMs\x12\x14\n" +
-	"\x05ended\x18\x10 \x01(\bR\x05ended*\x84\x01\n" +
+	"\x05ended\x18\x10 \x01(\bR\x05ended\x12 \n" +
+	"\vincarnation\x18\x11 \x01(\x04R\vincarnation*\x84\x01\n" +
 	"\rOperationKind\x12\x1e\n" +
 	"\x1aOPERATION_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14OPERATION_KIND_DRAIN\x10\x01\x12\x1b\n" +

@@ -463,15 +463,17 @@ type Operation struct {
 	Cause      string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
 	Message    string `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
 	// Sums over edges.
-	Total            uint32          `protobuf:"varint,11,opt,name=total,proto3" json:"total,omitempty"`
-	Moved            uint32          `protobuf:"varint,12,opt,name=moved,proto3" json:"moved,omitempty"`
-	Closed           uint32          `protobuf:"varint,13,opt,name=closed,proto3" json:"closed,omitempty"`
-	Stragglers       uint32          `protobuf:"varint,14,opt,name=stragglers,proto3" json:"stragglers,omitempty"`
-	Gone             uint32          `protobuf:"varint,15,opt,name=gone,proto3" json:"gone,omitempty"`
-	Remaining        uint32          `protobuf:"varint,16,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	Told             uint32          `protobuf:"varint,17,opt,name=told,proto3" json:"told,omitempty"`
-	Granted          uint32          `protobuf:"varint,18,opt,name=granted,proto3" json:"granted,omitempty"`
-	Missing          uint32          `protobuf:"varint,19,opt,name=missing,proto3" json:"missing,omitempty"`
+	Total      uint32 `protobuf:"varint,11,opt,name=total,proto3" json:"total,omitempty"`
+	Moved      uint32 `protobuf:"varint,12,opt,name=moved,proto3" json:"moved,omitempty"`
+	Closed     uint32 `protobuf:"varint,13,opt,name=closed,proto3" json:"closed,omitempty"`
+	Stragglers uint32 `protobuf:"varint,14,opt,name=stragglers,proto3" json:"stragglers,omitempty"`
+	Gone       uint32 `protobuf:"varint,15,opt,name=gone,proto3" json:"gone,omitempty"`
+	Remaining  uint32 `protobuf:"varint,16,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	Told       uint32 `protobuf:"varint,17,opt,name=told,proto3" json:"told,omitempty"`
+	Granted    uint32 `protobuf:"varint,18,opt,name=granted,proto3" json:"granted,omitempty"`
+	Missing    uint32 `protobuf:"varint,19,opt,name=missing,proto3" json:"missing,omitempty"`
+	// The plan: its end, from the start, and the arrivals that grants allow in a second. After
+	// the end as it was last, and the most that there was.
 	PlannedMs        uint32          `protobuf:"varint,20,opt,name=planned_ms,json=plannedMs,proto3" json:"planned_ms,omitempty"`
 	GrantedPerSecond float64         `protobuf:"fixed64,21,opt,name=granted_per_second,json=grantedPerSecond,proto3" json:"granted_per_second,omitempty"`
 	Edges            []*EdgeProgress `protobuf:"bytes,22,rep,name=edges,proto3" json:"edges,omitempty"`
