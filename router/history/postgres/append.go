@@ -10,34 +10,46 @@ import (
 )
 
 // A batch is one statement: $1-$4 are the runs, $5-$11 their events, each with
-// the number of its run, $12-$16 the keys if there are any. It returns the
-// numbers of the runs that won.
+// the number of its run, $12 the time now, $13-$17 the keys if there are any. It
+// returns the numbers of the runs that won.
+//
+// A channel that grows past its look_at is put on the list of retention (looks.go):
+// in due, only by the statement that took it past.
 //
 // The joins with won are FULL joins behind a condition that the planner cannot
 // make stricter. Only a hash or merge join can do that, whatever a cached plan
 // believes of the arrays' lengths; the nested loop that it would choose for few
 // rows compares every event with every run.
+//
+// The sub-selects hide the lengths of the arrays from the planner: it would make
+// a new plan for each small batch, at twice the cost of the batch itself.
 const (
 	storeSQL = `
 WITH won AS (
 	UPDATE history_channels c
-	SET head = r.new_head
-	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
+	SET head = r.new_head,
+		look_at = CASE WHEN r.new_head > c.look_at THEN r.new_head + 4611686018427387904 ELSE c.look_at END
+	FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]))
 		WITH ORDINALITY AS r (channel, epoch, head, new_head, run)
 	WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
-	RETURNING r.run, c.id, c.epoch
+	RETURNING r.run, c.id, c.epoch, c.channel, c.look_at = c.head + 4611686018427387904 AS due
 ), stored AS (
 	INSERT INTO history_events (channel_id, epoch, "offset", time_ms, is_binary, sender, meta, data)
 	SELECT w.id, w.epoch, e.pos, e.time_ms, e.is_binary, e.sender, e.meta, e.data
-	FROM unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::text[], $10::bytea[], $11::bytea[])
+	FROM unnest((SELECT $5::bigint[]), (SELECT $6::bigint[]), (SELECT $7::bigint[]), (SELECT $8::boolean[]),
+		(SELECT $9::text[]), (SELECT $10::bytea[]), (SELECT $11::bytea[]))
 		AS e (run, pos, time_ms, is_binary, sender, meta, data)
 	FULL JOIN won w ON w.run = e.run
 	WHERE coalesce(w.id, -1) <> -1
+), listed AS (
+	INSERT INTO history_looks (channel, due_ms)
+	SELECT channel, $12::bigint FROM won WHERE due
+	ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms
 )`
 	keySQL = `, keyed AS (
 	INSERT INTO history_keys (channel_id, epoch, scope, key, "offset", time_ms)
 	SELECT w.id, w.epoch, k.scope, k.key, k.pos, k.time_ms
-	FROM unnest($12::bigint[], $13::text[], $14::text[], $15::bigint[], $16::bigint[])
+	FROM unnest((SELECT $13::bigint[]), (SELECT $14::text[]), (SELECT $15::text[]), (SELECT $16::bigint[]), (SELECT $17::bigint[]))
 		AS k (run, scope, key, pos, time_ms)
 	FULL JOIN won w ON w.run = k.run
 	WHERE coalesce(w.id, -1) <> -1 AND coalesce(k.run, -1) <> -1
@@ -62,7 +74,7 @@ func (s *Store) Append(ctx context.Context, runs []history.Run) ([]history.Outco
 	for i := range outcomes {
 		outcomes[i] = history.Lost
 	}
-	args := newAppendArgs(runs)
+	args := newAppendArgs(runs, s.cfg.Now().UnixMilli())
 	err := s.appendOnce(ctx, args, outcomes)
 	if judge(err) == race {
 		err = s.appendOnce(ctx, args, outcomes)
@@ -93,6 +105,8 @@ func (s *Store) appendOnce(ctx context.Context, args *appendArgs, outcomes []his
 
 // appendArgs are the columns of a batch.
 type appendArgs struct {
+	nowMS int64
+
 	channels                []string
 	epochs, heads, newHeads []int64
 
@@ -105,12 +119,13 @@ type appendArgs struct {
 	scopes, keys                  []string
 }
 
-func newAppendArgs(runs []history.Run) *appendArgs {
+func newAppendArgs(runs []history.Run, nowMS int64) *appendArgs {
 	events := 0
 	for i := range runs {
 		events += len(runs[i].Events)
 	}
 	a := &appendArgs{
+		nowMS:    nowMS,
 		channels: make([]string, 0, len(runs)),
 		epochs:   make([]int64, 0, len(runs)),
 		heads:    make([]int64, 0, len(runs)),
@@ -168,6 +183,7 @@ func (a *appendArgs) statement() (string, []any) {
 	values := []any{
 		a.channels, a.epochs, a.heads, a.newHeads,
 		a.runs, a.offsets, a.times, a.binaries, a.senders, a.metas, a.datas,
+		a.nowMS,
 	}
 	if len(a.keys) == 0 {
 		return appendSQL, values

@@ -59,6 +59,9 @@ var verdicts = map[string]verdict{
 	"40003": circumstances, // statement completion unknown: it may have been committed
 }
 
+// codeLockNotAvailable ends a statement past its lock_timeout.
+const codeLockNotAvailable = "55P03"
+
 // judge tells what err is. Errors that are not the database's are circumstances.
 func judge(err error) verdict {
 	var e *pgconn.PgError

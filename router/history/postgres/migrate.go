@@ -4,10 +4,12 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
@@ -22,19 +24,41 @@ const (
 	migrationsTable = "history_migrations"
 	// migrationsLock is the advisory lock that one migrating router holds.
 	migrationsLock = 0x5350494c48495354 // "SPILHIST"
+	// migrateLockTimeout bounds the wait for a lock on a table, since every append
+	// waits behind a migration that waits.
+	migrateLockTimeout = time.Second
+	migrateRetry       = 500 * time.Millisecond
 )
 
 // migrate brings the schema up to date. Routers that start at once do it one
 // after the other, and all but the first find nothing to do.
-func migrate(ctx context.Context, cfg Config) (err error) {
+func migrate(ctx context.Context, cfg Config) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.MigrateTimeout)
 	defer cancel()
+	for {
+		err := migrateTo(ctx, cfg, goose.MaxVersion)
+		var e *pgconn.PgError
+		if !errors.As(err, &e) || e.Code != codeLockNotAvailable {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(migrateRetry): // appends go first
+		}
+	}
+}
+
+func migrateTo(ctx context.Context, cfg Config, version int64) (err error) {
 	cc, err := pgx.ParseConfig(cfg.DSN)
 	if err != nil {
 		return err
 	}
 	cc.ConnectTimeout = cfg.ConnectTimeout
-	db := stdlib.OpenDB(*cc)
+	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf("SET lock_timeout = %d", migrateLockTimeout.Milliseconds()))
+		return err
+	}))
 	defer func() { err = errors.Join(err, db.Close()) }()
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -56,6 +80,6 @@ func migrate(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = provider.Up(ctx)
+	_, err = provider.UpTo(ctx, version)
 	return err
 }

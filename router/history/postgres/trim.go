@@ -11,31 +11,17 @@ import (
 
 const (
 	trimPage  = 1_000 // channels looked at, and at most cut, in one statement
-	trimChunk = 5_000 // about the most rows that one statement deletes
+	trimChunk = 5_000 // the most rows that one statement deletes
+	trimEach  = 100   // of them, of one channel
 )
 
 const (
-	// agedSQL is a page of channels with their oldest events. A sub-select
-	// without events gives NULLs: the channel still moves the page on.
-	agedSQL = `
-SELECT c.channel, c.id, c.epoch, c.head, coalesce(f."offset", 0), coalesce(f.time_ms, 0)
-FROM (
-	SELECT channel, id, epoch, head FROM history_channels
-	WHERE channel > $1 ORDER BY channel LIMIT $2
-) c
-LEFT JOIN LATERAL (
-	SELECT "offset", time_ms FROM history_events
-	WHERE channel_id = c.id AND epoch = c.epoch
-	ORDER BY "offset" LIMIT 1
-) f ON true
-ORDER BY c.channel`
-
 	// cutSQL deletes for each channel at most the oldest $6 events: those up to
 	// the floor ($4), and from there those before the first young enough ($5).
 	cutSQL = `
 DELETE FROM history_events e
 USING (
-	SELECT d.id, d.epoch, LEAST(d.first + $6::bigint - 1, GREATEST(d.floor, y.floor)) AS floor
+	SELECT d.id, d.epoch, d.first, LEAST(d.first + $6::bigint - 1, GREATEST(d.floor, y.floor)) AS floor
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
 		AS d (id, epoch, first, floor, cutoff_ms)
 	CROSS JOIN LATERAL (
@@ -45,7 +31,7 @@ USING (
 			AND o."offset" > d.floor AND o."offset" < d.first + $6::bigint AND o.time_ms >= d.cutoff_ms
 	) y
 ) d
-WHERE e.channel_id = d.id AND e.epoch = d.epoch AND e."offset" <= d.floor`
+WHERE e.channel_id = d.id AND e.epoch = d.epoch AND e."offset" >= d.first AND e."offset" <= d.floor`
 
 	cutKeysSQL = `
 DELETE FROM history_keys
@@ -63,8 +49,9 @@ type cut struct {
 	cutoffMS  int64 // by age: everything older goes; the least number without a TTL
 }
 
-// Trim implements history.Store. It looks at the oldest event of every channel,
-// page by page; each delete is a short transaction of its own.
+// Trim implements history.Store. It goes through the channels whose look is due,
+// page by page; each statement is a short transaction of its own, and none waits
+// for a lock on a channel.
 func (s *Store) Trim(ctx context.Context, rules []history.Retention, keyWindow time.Duration, limit int) (int, error) {
 	if err := history.CheckTrim(rules, limit); err != nil {
 		return 0, err
@@ -85,93 +72,69 @@ func (s *Store) Trim(ctx context.Context, rules []history.Retention, keyWindow t
 	return gone, nil
 }
 
+// trimEvents puts a page of a changed namespace on the list, does what is due,
+// and so on until both are done.
 func (s *Store) trimEvents(ctx context.Context, rules []history.Retention, limit int) (int, error) {
-	byNamespace := make(map[string]history.Retention, len(rules))
-	for _, rule := range rules {
-		byNamespace[rule.Namespace] = rule
-	}
-	now := s.cfg.Now()
-	gone, after := 0, ""
-	for gone < limit {
-		page, err := s.agedPage(ctx, after)
-		if err != nil {
-			return gone, err
+	r, err := s.agreeOnRules(ctx, rules)
+	gone := 0
+	for more := true; err == nil && more && gone < limit; {
+		if more, err = s.walk(ctx, r); err != nil {
+			break
 		}
-		n, err := s.cutAll(ctx, due(page, byNamespace, now), limit-gone)
+		var n int
+		n, err = s.trimDue(ctx, r, limit-gone)
 		gone += n
-		if err != nil || len(page) < trimPage {
+	}
+	return gone, err
+}
+
+// trimDue looks at the channels whose time has come, and cuts what must go. What
+// was cut is looked at again: only then it is known when the next look is due.
+func (s *Store) trimDue(ctx context.Context, r *rules, limit int) (int, error) {
+	now := s.cfg.Now()
+	gone := 0
+	for gone < limit {
+		page, err := s.due(ctx, now)
+		if err != nil || len(page) == 0 {
 			return gone, err
 		}
-		after = page[len(page)-1].channel
+		if cuts := r.cuts(page, now); len(cuts) > 0 {
+			n, err := s.cutAll(ctx, cuts, limit-gone)
+			gone += n
+			if err != nil {
+				return gone, err
+			}
+			if page, err = s.lookAgain(ctx, page); err != nil {
+				return gone, err
+			}
+		}
+		settled, err := s.settle(ctx, r.next(page, now), now)
+		if err != nil || settled == 0 { // all are being appended to: the next round
+			return gone, err
+		}
 	}
 	return gone, nil
 }
 
-// aged is a channel with its oldest event; first is 0 if it has none.
-type aged struct {
-	channel         string
-	id, epoch, head int64
-	first, timeMS   int64
-}
-
-func (s *Store) agedPage(ctx context.Context, after string) ([]aged, error) {
-	rows, err := s.writing.Query(ctx, agedSQL, after, trimPage)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	page := make([]aged, 0, trimPage)
-	for rows.Next() {
-		var a aged
-		if err := rows.Scan(&a.channel, &a.id, &a.epoch, &a.head, &a.first, &a.timeMS); err != nil {
-			return nil, err
-		}
-		page = append(page, a)
-	}
-	return page, rows.Err()
-}
-
-// due are the channels whose oldest event must go.
-func due(page []aged, rules map[string]history.Retention, now time.Time) []cut {
-	var cuts []cut
-	for _, a := range page {
-		rule, ok := rules[history.Namespace(a.channel)]
-		if !ok || a.first == 0 {
-			continue
-		}
-		c := cut{id: a.id, epoch: a.epoch, first: a.first, cutoffMS: math.MinInt64}
-		if rule.Size > 0 {
-			c.floor = a.head - int64(rule.Size)
-		}
-		if rule.TTL > 0 {
-			c.cutoffMS = now.Add(-rule.TTL).UnixMilli()
-		}
-		if c.first <= c.floor || a.timeMS < c.cutoffMS {
-			cuts = append(cuts, c)
-		}
-	}
-	return cuts
-}
-
-// cutAll cuts all channels of a page a little, again and again, until none of
-// them has lost as much as it might have.
+// cutAll cuts some channels to the end, then the next: what is done is settled
+// even if the limit ends the others.
 func (s *Store) cutAll(ctx context.Context, cuts []cut, limit int) (int, error) {
 	gone := 0
 	for len(cuts) > 0 && gone < limit {
 		budget := min(limit-gone, trimChunk)
-		now := cuts[:min(len(cuts), budget)]
-		each := int64(budget / len(now))
-		n, err := s.cutSome(ctx, now, each)
+		each := min(budget, trimEach)
+		now := cuts[:min(len(cuts), budget/each)]
+		n, err := s.cutSome(ctx, now, int64(each))
 		gone += n
 		if err != nil {
 			return gone, err
 		}
-		if int64(n) < each { // not one of them was cut to the full
+		if n < each { // not one of them was cut to the full
 			cuts = cuts[len(now):]
 			continue
 		}
 		for i := range now {
-			now[i].first += each
+			now[i].first += int64(each)
 		}
 	}
 	return gone, nil
@@ -201,4 +164,26 @@ func (s *Store) trimKeys(ctx context.Context, cutoffMS int64, limit int) (int, e
 		}
 	}
 	return gone, nil
+}
+
+// cuts are the channels of a page of which something must go.
+func (r *rules) cuts(page []look, now time.Time) []cut {
+	var cuts []cut
+	for _, l := range page {
+		rule, ok := r.of(l.channel)
+		if !ok || l.first == 0 {
+			continue
+		}
+		c := cut{id: l.id, epoch: l.epoch, first: l.first, cutoffMS: math.MinInt64}
+		if rule.Size > 0 {
+			c.floor = l.head - int64(rule.Size)
+		}
+		if rule.TTL > 0 {
+			c.cutoffMS = now.Add(-rule.TTL).UnixMilli()
+		}
+		if c.first <= c.floor || l.timeMS < c.cutoffMS {
+			cuts = append(cuts, c)
+		}
+	}
+	return cuts
 }

@@ -1,0 +1,39 @@
+-- Retention that looks only at channels that may have something to lose.
+
+-- +goose Up
+
+-- Past this head an append puts the channel on the list of looks. 2^62 + head: it is
+-- there, since that head. 0, of new and old rows alike: the next append does it.
+ALTER TABLE history_channels ADD COLUMN look_at bigint NOT NULL DEFAULT 0;
+
+CREATE TABLE history_looks (
+    channel text   COLLATE "C" PRIMARY KEY,
+    due_ms  bigint NOT NULL
+);
+CREATE INDEX history_looks_due ON history_looks (due_ms, channel);
+
+-- The rules that the looks were made for. After a change all channels of the
+-- namespace are put on the list, in order; walked is the last one that was, NULL
+-- when all were.
+CREATE TABLE history_rules (
+    namespace text   COLLATE "C" PRIMARY KEY,
+    size      bigint NOT NULL,
+    ttl_ms    bigint NOT NULL,
+    walked    text   COLLATE "C"
+);
+
+-- As many events go as come: what they leave is found early, a twentieth of the
+-- table at a time, and filled again. Nothing is given back to the system, which
+-- would need a lock that stops appends.
+ALTER TABLE history_events SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000, vacuum_truncate = off);
+ALTER TABLE history_keys SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000, vacuum_truncate = off);
+ALTER TABLE history_channels SET (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
+ALTER TABLE history_looks SET (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
+
+-- +goose Down
+ALTER TABLE history_events RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_limit, vacuum_truncate);
+ALTER TABLE history_keys RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_limit, vacuum_truncate);
+ALTER TABLE history_channels RESET (autovacuum_vacuum_scale_factor, vacuum_truncate);
+DROP TABLE history_rules;
+DROP TABLE history_looks;
+ALTER TABLE history_channels DROP COLUMN look_at;
