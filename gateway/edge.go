@@ -119,7 +119,8 @@ type Edge struct {
 	next       atomic.Uint32
 	draining   atomic.Bool
 	ready      atomic.Bool
-	reload     atomic.Int64 // Unix nanoseconds of the last reload slot given out
+	past       atomic.Pointer[past] // replaced by the governor
+	reload     atomic.Int64         // Unix nanoseconds of the last reload slot given out
 }
 
 // callers bounds the goroutines that wait for routers.
@@ -194,6 +195,7 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	e.metrics.series = e.series
 	e.lag = deps.Lag
 	e.hot.Store(newHot(cfg.Settings, cfg.MaxFragments))
+	e.past.Store(new(past))
 	e.gate = newGate(e)
 	e.working, e.stopWork = context.WithCancel(context.Background())
 	p, err := newPoller()

@@ -70,6 +70,7 @@ func (e *Edge) govern(b bounds) {
 	defer ticker.Stop()
 	for !b.over() {
 		changed := e.operationsChanged()
+		e.lookBack()
 		switch op := e.myOperation(); {
 		case b.leave.Err() != nil:
 			e.leave(b, op)

@@ -417,6 +417,68 @@ func TestAnEvacuatedRegionStaysEmptyUntilItIsReturned(t *testing.T) {
 	}
 }
 
+// The operator takes a region into service again: whom the evacuation had moved is asked
+// home, and nobody is interrupted on either way.
+func TestWhoWasEvacuatedIsAskedHomeAfterTheReturn(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "e2", "u1")
+	a, stay := f.crowd("e1", 30), f.crowd("u1", 5)
+	f.begin(&gatewayv1.Operation{Id: "1-ev", Kind: opEvacuate, State: opRunning, Region: "eu", DeadlineMs: 6_000, StartedMs: uint64(time.Now().UnixMilli())})
+	eventually(t, "the region is empty", func() bool { return f.conns("u1") == 35 && f.conns("e1") == 0 })
+	f.setState("1-ev", opDone)
+	eventually(t, "they are home", func() bool { return f.conns("e1")+f.conns("e2") == 30 && f.conns("u1") == 5 })
+	a.rest()
+	stay.rest()
+	if n := a.interruptions() + stay.interruptions(); n != 0 {
+		t.Errorf("%d streams were interrupted", n)
+	}
+	for _, u := range stay.users {
+		if n := u.Stats().Connects; n != 1 {
+			t.Errorf("a client that was at home connected %d times", n)
+		}
+	}
+}
+
+// A drain that is undone has moved clients for nothing; a rebalance does not move them
+// back at once. Another one's clients, and those of a drain that went through, may be.
+func TestWhoWasMovedByAnUndoneDrainStaysForAWhile(t *testing.T) {
+	t.Parallel()
+	f := newFleetOf(t, func(id string, c *Config) { c.Rebalance = Rebalance{Ratio: 1.1, Surplus: 5, Window: time.Minute} }, "e1", "e2")
+	c := f.crowd("e1", 10)
+	f.begin(&gatewayv1.Operation{Id: "1-a", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 100, DeadlineMs: 30_000, Cause: "api"})
+	eventually(t, "all have gone", func() bool { return f.conns("e2") == 10 })
+	late := func() (n int) {
+		l := f.edges["e2"].edge.loops
+		done := make(chan int, len(l))
+		for _, l := range l {
+			l.inbox.post(inspection(func(l *loop) {
+				n := 0
+				for _, c := range l.slots {
+					if c != nil && c.session != nil && c.movedOfLate() {
+						n++
+					}
+				}
+				done <- n
+			}))
+		}
+		for range l {
+			n += <-done
+		}
+		return n
+	}
+	if n := late(); n != 0 {
+		t.Errorf("%d may not be moved while it drains", n)
+	}
+	f.setState("1-a", opAborted)
+	eventually(t, "none of them may be surplus", func() bool { return late() == 10 })
+	c.rest()
+}
+
+// inspection looks at a loop from its own goroutine.
+type inspection func(*loop)
+
+func (m inspection) apply(l *loop) { m(l) }
+
 func TestAnOverfullEdgeHandsOverOnlyItsSurplusAndNobodyTwice(t *testing.T) {
 	t.Parallel()
 	f := newFleetOf(t, func(id string, c *Config) { c.Rebalance = Rebalance{Ratio: 1.1, Surplus: 5, Window: time.Minute} }, "e1", "e2", "e3")

@@ -56,7 +56,7 @@ type loop struct {
 	index    sessionIndex
 	handing  *handing // nil: no handover is under way
 	handings uint8    // numbers them
-	aged     int      // slot that tellAged looked at last
+	aged     int      // slot that askOn looked at last
 }
 
 func newLoop(id int, e *Edge, p poller.Poller) *loop {
@@ -97,7 +97,7 @@ func (l *loop) run(ctx context.Context) error {
 		if l.now.Sub(l.swept) >= sweepInterval {
 			l.swept = l.now
 			l.sweep()
-			l.tellAged()
+			l.askOn()
 		}
 		l.flushDirty()
 		l.edge.metrics.turn.Observe(time.Since(start).Seconds())

@@ -66,7 +66,7 @@ func (h *handing) enlist(c *conn) {
 			k = classCritical
 		}
 	}
-	if h.surplus && (k != classPlain || h.quota == 0 || !c.mayBeSurplus()) {
+	if h.surplus && (k != classPlain || h.quota == 0 || c.movedOfLate()) {
 		return
 	}
 	if c.handed == h.gen && c.class != classNone {
@@ -303,11 +303,4 @@ func (m endHanding) apply(l *loop) {
 // shutDown closes a conn because the edge leaves.
 func (c *conn) shutDown() {
 	c.closeWith(wire.CloseShutdown, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "this edge is leaving", reasonShutdown)
-}
-
-// mayBeSurplus says that a client was not moved by a rebalance for a while: neither
-// away from here nor to here.
-func (c *conn) mayBeSurplus() bool {
-	s := c.session
-	return s.handedAt == 0 || c.loop.seconds()-s.handedAt >= ceilSeconds(c.loop.edge.settings().Rebalance.Window)
 }

@@ -22,8 +22,10 @@ type session struct {
 	renewAt uint32 // second from which a pong brings a new ticket; 0: never
 	movable bool   // its connect had an attempt: the client can move
 	resumed bool   // by a ticket
-	// second at which a rebalance told it to go or brought it here; 0: never
+	// second at which a rebalance or its age told it to go, or a rebalance brought it here;
+	// 0: never
 	handedAt uint32
+	by       movedBy // operation that brought it here
 }
 
 // over says that the token behind the session has expired.
@@ -228,7 +230,7 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 	}
 	c.session = &session{
 		id: who.session, claims: who.claims, resumed: who.resumed,
-		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(), order: l.edge.welcomes.Add(1),
+		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(), order: l.edge.welcomes.Add(1), by: moveOf(who.by),
 	}
 	if strings.HasSuffix(who.by, rebalanceSuffix) {
 		c.session.handedAt = max(l.seconds(), 1)

@@ -107,25 +107,32 @@ const leavingRetry = time.Second
 // likelyAddress draws one of the others, those of the own region first, weighted by
 // headroom; "": none has room and an address.
 func (e *Edge) likelyAddress(others []drain.Receiver) string {
-	for _, own := range []bool{true, false} {
-		weight := func(r drain.Receiver) int {
-			if !r.Addressed || r.Draining || r.Silent || (r.Region == e.cfg.Region) != own {
-				return 0
-			}
-			return max(r.Headroom, 0)
+	own := e.drawAddress(others, func(region string) bool { return region == e.cfg.Region })
+	if own != "" {
+		return own
+	}
+	return e.drawAddress(others, func(region string) bool { return region != e.cfg.Region })
+}
+
+// drawAddress draws one of some regions, weighted by headroom.
+func (e *Edge) drawAddress(others []drain.Receiver, of func(region string) bool) string {
+	weight := func(r drain.Receiver) int {
+		if !r.Addressed || r.Draining || r.Silent || !of(r.Region) {
+			return 0
 		}
-		total := 0
-		for _, r := range others {
-			total += weight(r)
-		}
-		if total == 0 {
-			continue
-		}
-		at := rand.IntN(total)
-		for _, r := range others {
-			if at -= weight(r); at < 0 {
-				return e.addressOf(r.ID)
-			}
+		return max(r.Headroom, 0)
+	}
+	total := 0
+	for _, r := range others {
+		total += weight(r)
+	}
+	if total == 0 {
+		return ""
+	}
+	at := rand.IntN(total)
+	for _, r := range others {
+		if at -= weight(r); at < 0 {
+			return e.addressOf(r.ID)
 		}
 	}
 	return ""
