@@ -19,12 +19,13 @@ type envelope struct {
 	channel []byte
 	epoch   uint64
 	head    uint64
+	base    uint64
 	events  []*gatewayv1.BusEvent
 }
 
 // decode reads b, which must not change while e is used.
 func (e *envelope) decode(b []byte) error {
-	e.channel, e.epoch, e.head, e.events = nil, 0, 0, e.events[:0]
+	e.channel, e.epoch, e.head, e.base, e.events = nil, 0, 0, 0, e.events[:0]
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -38,6 +39,8 @@ func (e *envelope) decode(b []byte) error {
 			e.epoch, n = protowire.ConsumeVarint(b)
 		case num == 3 && typ == protowire.VarintType:
 			e.head, n = protowire.ConsumeVarint(b)
+		case num == 6 && typ == protowire.VarintType:
+			e.base, n = protowire.ConsumeVarint(b)
 		case num == 4 && typ == protowire.BytesType:
 			var event []byte
 			if event, n = protowire.ConsumeBytes(b); n >= 0 && !decodeEvent(e.next(), event) {

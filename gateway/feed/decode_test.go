@@ -13,6 +13,7 @@ import (
 func FuzzDecode(f *testing.F) {
 	for _, env := range []*gatewayv1.Envelope{
 		{Channel: "a", Epoch: 1, Head: 0, Router: "r1"},
+		{Channel: "a", Epoch: 2, Head: 7, Base: 5, Router: "r1"},
 		{Channel: "chat:room", Epoch: 7, Head: 9, Events: []*gatewayv1.BusEvent{
 			{Offset: 8, TimeMs: 3, Data: []byte(`{"a":1}`), From: "ann", Meta: []byte(`{"k":"v"}`)},
 			{Offset: 9, Data: []byte{0, 1}, Binary: true},
@@ -43,7 +44,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if string(e.channel) != want.Channel || e.epoch != want.Epoch || e.head != want.Head || len(e.events) != len(want.Events) {
+		if string(e.channel) != want.Channel || e.epoch != want.Epoch || e.head != want.Head || e.base != want.Base || len(e.events) != len(want.Events) {
 			t.Fatalf("decoded %s %d:%d %d events of %v", e.channel, e.epoch, e.head, len(e.events), want)
 		}
 		for i, ev := range want.Events {

@@ -17,6 +17,7 @@ import (
 type truth struct {
 	epoch   uint64
 	head    uint64
+	base    uint64 // head when the epoch began
 	first   uint64 // oldest offset that history has; head + 1: none
 	history bool
 }
@@ -30,7 +31,7 @@ func (tr *truth) event(offset uint64) *gatewayv1.BusEvent {
 // answer is what a router would say now.
 func (tr *truth) answer(a *gatewayv1.Ask) *gatewayv1.Answer {
 	out := &gatewayv1.Answer{
-		Id: a.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: tr.epoch, Head: tr.head, HasHistory: tr.history,
+		Id: a.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: tr.epoch, Head: tr.head, HasHistory: tr.history, Base: tr.base,
 	}
 	from := tr.head
 	switch {
@@ -127,6 +128,9 @@ func (k simSink) Live(channel string, epoch uint64, frames []Frame, history bool
 			}
 			if epoch == s.epoch && f.Offset <= s.pos {
 				continue
+			}
+			if epoch == k.truth.epoch && f.Offset <= k.truth.base {
+				k.t.Fatalf("live subscriber %d was given %d:%d, from before the epoch", s.id, epoch, f.Offset)
 			}
 			if epoch != s.epoch || f.Offset != s.pos+1 {
 				k.t.Fatalf("live subscriber %d at %d:%d was given %d:%d", s.id, s.epoch, s.pos, epoch, f.Offset)
@@ -241,7 +245,7 @@ func (m *sim) pass(d time.Duration) {
 }
 
 func (m *sim) publish(n int, lose bool) {
-	env := &gatewayv1.Envelope{Channel: simChannel, Epoch: m.truth.epoch, Router: "r1"}
+	env := &gatewayv1.Envelope{Channel: simChannel, Epoch: m.truth.epoch, Router: "r1", Base: m.truth.base}
 	for range n {
 		m.truth.head++
 		env.Events = append(env.Events, m.truth.event(m.truth.head))
@@ -422,7 +426,14 @@ func TestEverySubscriberSeesEachEventOnceInOrder(t *testing.T) {
 			"new epoch": func(t *rapid.T) {
 				if index(5, "really") == 0 {
 					m.truth.epoch++
-					m.truth.head, m.truth.first = 0, 1
+					m.truth.head, m.truth.base, m.truth.first = 0, 0, 1
+				}
+			},
+			"new epoch behind what history kept": func(t *rapid.T) {
+				if index(5, "really") == 0 {
+					m.truth.epoch++
+					m.truth.head -= min(m.truth.head, uint64(rapid.IntRange(0, 3).Draw(t, "lost")))
+					m.truth.base, m.truth.first = m.truth.head, min(m.truth.first, m.truth.head+1)
 				}
 			},
 			"trim": func(t *rapid.T) {

@@ -77,7 +77,7 @@ func (f *feed) envelope(s *step, e *envelope) {
 		s.count[countStale] += max(len(e.events), 1)
 		return
 	case e.epoch > f.epoch:
-		f.newEpoch(s, e.epoch)
+		f.newEpoch(s, e.epoch, min(e.base, e.head))
 	}
 	f.seen = max(f.seen, e.head)
 	if f.sinks.empty() {
@@ -143,14 +143,18 @@ func (f *feed) announce(s *step) {
 }
 
 // newEpoch forgets the run before. The new one is wanted from its first event
-// on; nothing is said to subscribers until there is something to deliver.
-func (f *feed) newEpoch(s *step, epoch uint64) {
+// on, behind base: who was live has been given what is older. Of a run that begins
+// with nothing nothing is said until there is something to deliver.
+func (f *feed) newEpoch(s *step, epoch, base uint64) {
 	f.fresh = f.known
-	f.epoch, f.delivered, f.seen = epoch, 0, 0
+	f.epoch, f.delivered, f.seen = epoch, base, base
 	if w := f.work; w != nil {
 		f.dropHeld(s)
 		f.dropRecent(s)
 		w.retries, w.denied = 0, 0
+	}
+	if base > 0 {
+		f.announce(s)
 	}
 }
 
@@ -161,7 +165,7 @@ func (f *feed) learn(s *step, a *gatewayv1.Answer) bool {
 		return false
 	}
 	if a.Epoch > f.epoch {
-		f.newEpoch(s, a.Epoch)
+		f.newEpoch(s, a.Epoch, min(a.Base, a.Head))
 	}
 	f.history = a.HasHistory
 	f.seen = max(f.seen, a.Head)

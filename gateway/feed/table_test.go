@@ -154,7 +154,7 @@ func (c *cluster) publish(name string, n int, lost bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	tr := c.channel(name)
-	env := &gatewayv1.Envelope{Channel: name, Epoch: tr.epoch}
+	env := &gatewayv1.Envelope{Channel: name, Epoch: tr.epoch, Base: tr.base}
 	for range n {
 		tr.head++
 		env.Events = append(env.Events, tr.event(tr.head))
@@ -389,6 +389,26 @@ func TestNewEpochIsAnnouncedBeforeItsFirstEvent(t *testing.T) {
 		b.c.publish("a", 1, false)
 		b.wait(200 * time.Millisecond)
 		b.heard(0, "gap 9:0 epoch", "live 9:1 9:2")
+	})
+}
+
+// History outlived the epoch before: who was live is not given it again, and hears
+// that something may be missing, also while nothing new is published.
+func TestNewEpochGoesOnBehindWhatHistoryKept(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		b.join(0, 1, "a", nil)
+		b.wait(time.Second)
+		b.c.publish("a", 9, false)
+		b.wait(time.Second)
+		b.sinks[0].take()
+		b.c.set(func() { b.c.channels["a"] = &truth{epoch: 9, first: 1, head: 6, base: 6, history: true} })
+		b.c.publish("a", 0, false) // the head is repeated
+		b.wait(200 * time.Millisecond)
+		b.heard(0, "gap 9:6 epoch")
+		b.c.publish("a", 1, true)
+		b.c.publish("a", 1, false)
+		b.wait(200 * time.Millisecond)
+		b.heard(0, "live 9:7 9:8")
 	})
 }
 

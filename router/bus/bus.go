@@ -129,7 +129,7 @@ func (b *Bus) Publish(e *gatewayv1.Envelope) {
 func split(e *gatewayv1.Envelope, limit int) []*gatewayv1.Envelope {
 	var parts []*gatewayv1.Envelope
 	part := func(head uint64, events []*gatewayv1.BusEvent) {
-		parts = append(parts, &gatewayv1.Envelope{Channel: e.Channel, Epoch: e.Epoch, Head: head, Events: events, Router: e.Router})
+		parts = append(parts, &gatewayv1.Envelope{Channel: e.Channel, Epoch: e.Epoch, Head: head, Events: events, Router: e.Router, Base: e.Base})
 	}
 	from, size := 0, 0
 	for i, event := range e.Events {

@@ -336,7 +336,9 @@ type Answer struct {
 	RetryAfterMs uint32      `protobuf:"varint,9,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
 	Message      string      `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
 	// The namespace keeps history: holes can be repaired by asking.
-	HasHistory    bool `protobuf:"varint,11,opt,name=has_history,json=hasHistory,proto3" json:"has_history,omitempty"`
+	HasHistory bool `protobuf:"varint,11,opt,name=has_history,json=hasHistory,proto3" json:"has_history,omitempty"`
+	// As in Envelope.
+	Base          uint64 `protobuf:"varint,12,opt,name=base,proto3" json:"base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -446,6 +448,13 @@ func (x *Answer) GetHasHistory() bool {
 		return x.HasHistory
 	}
 	return false
+}
+
+func (x *Answer) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
 }
 
 type Submission struct {
@@ -830,7 +839,11 @@ type Envelope struct {
 	Head   uint64      `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`
 	Events []*BusEvent `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
 	// Member id of the sending router.
-	Router        string `protobuf:"bytes,5,opt,name=router,proto3" json:"router,omitempty"`
+	Router string `protobuf:"bytes,5,opt,name=router,proto3" json:"router,omitempty"`
+	// Offsets up to base were there before the epoch began (history that outlived
+	// the one before), or may have been. Who hears of the epoch for the first time
+	// goes on behind base and says that something may be missing.
+	Base          uint64 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -900,6 +913,13 @@ func (x *Envelope) GetRouter() string {
 	return ""
 }
 
+func (x *Envelope) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
 var File_spillway_gateway_v1_edge_proto protoreflect.FileDescriptor
 
 const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
@@ -926,7 +946,7 @@ const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
 	"deadlineMs\x12\x1b\n" +
 	"\topen_only\x18\n" +
 	" \x01(\bR\bopenOnlyB\b\n" +
-	"\x06_epoch\"\xd5\x02\n" +
+	"\x06_epoch\"\xe9\x02\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1b.spillway.gateway.v1.StatusR\x06status\x12\x14\n" +
@@ -940,7 +960,8 @@ const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
 	"\amessage\x18\n" +
 	" \x01(\tR\amessage\x12\x1f\n" +
 	"\vhas_history\x18\v \x01(\bR\n" +
-	"hasHistory\"\xc6\x01\n" +
+	"hasHistory\x12\x12\n" +
+	"\x04base\x18\f \x01(\x04R\x04base\"\xc6\x01\n" +
 	"\n" +
 	"Submission\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x12\n" +
@@ -969,13 +990,14 @@ const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x16\n" +
 	"\x06binary\x18\x04 \x01(\bR\x06binary\x12\x12\n" +
 	"\x04from\x18\x05 \x01(\tR\x04from\x12\x12\n" +
-	"\x04meta\x18\x06 \x01(\fR\x04meta\"\x9d\x01\n" +
+	"\x04meta\x18\x06 \x01(\fR\x04meta\"\xb1\x01\n" +
 	"\bEnvelope\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\x04R\x04head\x125\n" +
 	"\x06events\x18\x04 \x03(\v2\x1d.spillway.gateway.v1.BusEventR\x06events\x12\x16\n" +
-	"\x06router\x18\x05 \x01(\tR\x06router*\x87\x01\n" +
+	"\x06router\x18\x05 \x01(\tR\x06router\x12\x12\n" +
+	"\x04base\x18\x06 \x01(\x04R\x04base*\x87\x01\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x16\n" +
