@@ -73,7 +73,7 @@ func (r *Router) askVolatile(q *question) {
 		ch := r.table.getLocked(s, q.ask.Channel, q.ns)
 		if r.sequencer.volatileLocked(ch, q.ask.SeenEpoch) {
 			if answer = q.fromTailLocked(ch); answer == nil {
-				answer = q.answer(ch.epoch, ch.head) // older than the tail: gone
+				answer = q.answer(ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head)) // older than the tail: gone
 				if q.last > 0 {
 					q.newest(answer, ch.tail.newest(q.last, q.maxBytes))
 				}
@@ -116,7 +116,7 @@ func (r *Router) askCommitted(q *question) {
 }
 
 func (q *question) waiter(answer func(readResult)) waiter {
-	return waiter{deadline: q.deadline, gone: q.gone, answer: answer}
+	return waiter{deadline: q.deadline, seen: claim(q.ask.SeenEpoch, q.ask.SeenOffset), gone: q.gone, answer: answer}
 }
 
 // headOnly says that no event can be part of the answer.
@@ -186,14 +186,14 @@ func (q *question) unavailable(after time.Duration, message string) *gatewayv1.A
 	}
 }
 
-func (q *question) answer(epoch, head uint64) *gatewayv1.Answer {
-	return &gatewayv1.Answer{Id: q.ask.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: epoch, Head: head, HasHistory: q.ns.Recover}
+func (q *question) answer(epoch, head, base uint64) *gatewayv1.Answer {
+	return &gatewayv1.Answer{Id: q.ask.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: epoch, Head: head, Base: base, HasHistory: q.ns.Recover}
 }
 
 // fromTailLocked answers from what is in memory, whether or not it can be
 // trusted; nil: memory does not have the events.
 func (q *question) fromTailLocked(ch *channel) *gatewayv1.Answer {
-	a := q.answer(ch.epoch, ch.head)
+	a := q.answer(ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head))
 	switch {
 	case q.last > 0 && q.ns.Recover:
 		floor := ch.tail.first
@@ -227,7 +227,7 @@ func (q *question) newest(a *gatewayv1.Answer, events []*gatewayv1.BusEvent) {
 // verdict answers from what the store said. A position is recovered only in its
 // own epoch, with nothing missing between it and the head.
 func (q *question) verdict(res readResult) *gatewayv1.Answer {
-	a := q.answer(res.epoch, res.head)
+	a := q.answer(res.epoch, res.head, res.base)
 	switch {
 	case q.last > 0 && q.ns.Recover:
 		events := slices.Clone(res.events)

@@ -14,7 +14,7 @@ import (
 const shards = 64
 
 // entryBytes is what a channel costs beside its name, tail and queue.
-const entryBytes = 400
+const entryBytes = 464
 
 // channel is what this router knows of one channel. All of it is soft: for a
 // committed channel the store knows better. Guarded by its shard's mu.
@@ -32,6 +32,12 @@ type channel struct {
 	head    uint64
 	floor   uint64 // oldest offset that the store had when it was last read; 0: not known
 	version uint64 // counts changes of epoch and head
+	base    point  // epoch, and the head that it was first known with: what is older may be of another
+
+	// shown is the highest position that the store, an edge or another router has
+	// shown; it outlives forgetting. A store below it has lost history.
+	shown   point
+	claimed time.Time // when an edge alone last brought about a new epoch
 
 	trust trust // when epoch, head and tail were last known to be the truth
 	tail  tail
@@ -200,6 +206,14 @@ func (t *table) forgetLocked(ch *channel) {
 	t.clearTailLocked(ch)
 }
 
+// baseLocked is where an epoch began, as far as is known: at the latest at offset.
+func (ch *channel) baseLocked(epoch, offset uint64) uint64 {
+	if ch.base.epoch != epoch {
+		return offset
+	}
+	return min(ch.base.offset, offset)
+}
+
 func (t *table) clearTailLocked(ch *channel) {
 	t.accountLocked(ch, -ch.tail.bytes)
 	ch.tail = tail{}
@@ -211,6 +225,10 @@ func (t *table) moveLocked(ch *channel, epoch, head uint64) {
 		return
 	}
 	ch.known, ch.epoch, ch.head = true, epoch, head
+	ch.shown = ch.shown.max(point{epoch, head})
+	if ch.base.epoch != epoch {
+		ch.base = point{epoch, head}
+	}
 	ch.floor = 0
 	if head == 0 {
 		ch.floor = 1 // nothing can be missing
@@ -228,6 +246,7 @@ func (t *table) grewLocked(ch *channel, events []*gatewayv1.BusEvent, keep tailB
 	before := ch.tail.bytes
 	ch.tail.append(events, keep)
 	ch.head = events[len(events)-1].Offset
+	ch.shown = ch.shown.max(point{ch.epoch, ch.head})
 	ch.version++
 	t.accountLocked(ch, ch.tail.bytes-before)
 }

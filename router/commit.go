@@ -46,9 +46,13 @@ func (s *sequencer) prepare(ctx context.Context, batch []*work) error {
 	defer cancel()
 	t := s.own.now()
 	s.metrics.storeCalls.heads.Inc()
+	shown := shownOf(asked)
 	heads, err := s.store.Heads(ctx, queries)
 	if err != nil {
 		return fmt.Errorf("load heads: %w", err)
+	}
+	if err := s.renewer.check(ctx, queries, heads, shown); err != nil {
+		return err
 	}
 	for i, w := range asked {
 		s.load(w, &heads[i], t)
@@ -79,6 +83,17 @@ func headQueries(batch []*work) (queries []history.HeadQuery, asked []*work) {
 	return queries, asked
 }
 
+// shownOf is what the store is known to have had, before it is read.
+func shownOf(batch []*work) []point {
+	shown := make([]point, len(batch))
+	for i, w := range batch {
+		w.ch.shard.mu.Lock()
+		shown[i] = w.ch.shown
+		w.ch.shard.mu.Unlock()
+	}
+	return shown
+}
+
 func (s *sequencer) load(w *work, h *history.Head, t trust) {
 	ch := w.ch
 	ch.shard.mu.Lock()
@@ -93,15 +108,9 @@ func (s *sequencer) load(w *work, h *history.Head, t trust) {
 // loadedLocked takes the position that a read found. version is the channel's
 // from before the read: if it has moved since, only a larger position is newer.
 func (t *table) loadedLocked(ch *channel, epoch, head, version uint64, at trust) {
-	behind := ch.known && (epoch < ch.epoch || epoch == ch.epoch && head < ch.head)
 	same := ch.known && epoch == ch.epoch && head == ch.head
-	if version != ch.version && (behind || !ch.known) {
+	if ch.shown.above(point{epoch, head}) || version != ch.version && !ch.known {
 		return
-	}
-	if behind {
-		// The store has less than it has acked: a restore, or a replica promoted
-		// without the newest commits.
-		t.metrics.storeBehind.Inc()
 	}
 	if !same {
 		t.moveLocked(ch, epoch, head)
@@ -256,9 +265,10 @@ func (s *sequencer) stored(w *work, run *history.Run, t trust) {
 	ch.trust = t
 	ch.suspects = nil // the row has moved past their heads
 	s.fan.publishedLocked(ch)
+	base := ch.baseLocked(run.Epoch, run.Head)
 	ch.shard.mu.Unlock()
 	w.head, w.epoch = run.NewHead(), run.Epoch
-	s.fan.out(ch.name, run.Epoch, events)
+	s.fan.out(ch.name, run.Epoch, base, events)
 }
 
 func (s *sequencer) bounds() tailBounds { return s.cfg.tailBounds(s.cfg.Now()) }

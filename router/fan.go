@@ -34,9 +34,9 @@ type quietEntry struct {
 }
 
 // out sends events that follow each other.
-func (f *fan) out(channel string, epoch uint64, events []*gatewayv1.BusEvent) {
+func (f *fan) out(channel string, epoch, base uint64, events []*gatewayv1.BusEvent) {
 	f.bus.Publish(&gatewayv1.Envelope{
-		Channel: channel, Epoch: epoch, Head: events[len(events)-1].Offset, Events: events, Router: f.cfg.ID,
+		Channel: channel, Epoch: epoch, Head: events[len(events)-1].Offset, Events: events, Router: f.cfg.ID, Base: base,
 	})
 	f.metrics.fanned.Add(float64(len(events)))
 }
@@ -102,12 +102,12 @@ func (f *fan) repeat(ch *channel, now time.Time) bool {
 		return false
 	}
 	ch.quietQueued = false
-	known, epoch, head := ch.known, ch.epoch, ch.head
+	known, epoch, head, base := ch.known, ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head)
 	ch.shard.mu.Unlock()
 	if !known {
 		return false // another has the channel: the repeating is its business
 	}
-	f.bus.Publish(&gatewayv1.Envelope{Channel: ch.name, Epoch: epoch, Head: head, Router: f.cfg.ID})
+	f.bus.Publish(&gatewayv1.Envelope{Channel: ch.name, Epoch: epoch, Head: head, Router: f.cfg.ID, Base: base})
 	f.metrics.headsRepeated.Inc()
 	return true
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -18,10 +19,18 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := errors.Join(pgtest.RemoveShared(), goleak.Find()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
 
 // fakeMembers is a membership that tests move by hand.
 type fakeMembers struct {

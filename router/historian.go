@@ -85,7 +85,7 @@ func (s historyService) historyFromStore(ctx context.Context, request *routerv1.
 	key, _ := historyKey(request, limit)
 	got := make(chan readResult, 1)
 	deadline, _ := ctx.Deadline()
-	s.reads.add(key, ns, waiter{deadline, func() bool { return ctx.Err() != nil }, func(res readResult) { got <- res }})
+	s.reads.add(key, ns, waiter{deadline: deadline, gone: func() bool { return ctx.Err() != nil }, answer: func(res readResult) { got <- res }})
 	var res readResult
 	select {
 	case res = <-got:

@@ -8,6 +8,7 @@ import (
 type metrics struct {
 	publishes     outcomeCounters
 	storeCalls    storeCalls
+	renewals      renewals
 	asks          askCounters
 	http          httpCounters
 	overflows     prometheus.Counter
@@ -19,6 +20,7 @@ type metrics struct {
 	unknown       prometheus.Counter
 	failures      prometheus.Counter
 	storeBehind   prometheus.Counter
+	claimsRefused prometheus.Counter
 	evictions     prometheus.Counter
 	fanned        prometheus.Counter
 	headsRepeated prometheus.Counter
@@ -54,7 +56,10 @@ func (o *outcomeCounters) of(res result) prometheus.Counter {
 	return o.other
 }
 
-type storeCalls struct{ append, heads, read, trim prometheus.Counter }
+type storeCalls struct{ append, heads, read, renew, trim prometheus.Counter }
+
+// renewals is one counter for each cause of a new epoch.
+type renewals struct{ behind prometheus.Counter }
 
 type askCounters struct{ tail, store, unavailable, refused prometheus.Counter }
 
@@ -86,6 +91,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 	}
 	publishes := vec("publishes_total", "Publishes by outcome.", "outcome")
 	calls := vec("store_calls_total", "Calls of the store by kind.", "call")
+	renewed := vec("epochs_renewed_total", "Channels that began a new epoch, by cause.", "cause")
 	asks := vec("asks_total", "Asks of edges by who answered.", "by")
 	requests := vec("http_requests_total", "Requests over HTTP by answer: ok, refused (4xx), failed (5xx), or gone.", "answer")
 	m := &metrics{
@@ -100,8 +106,9 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		},
 		storeCalls: storeCalls{
 			append: calls.WithLabelValues("append"), heads: calls.WithLabelValues("heads"),
-			read: calls.WithLabelValues("read"), trim: calls.WithLabelValues("trim"),
+			read: calls.WithLabelValues("read"), renew: calls.WithLabelValues("renew"), trim: calls.WithLabelValues("trim"),
 		},
+		renewals: renewals{behind: renewed.WithLabelValues("store_behind")},
 		asks: askCounters{
 			tail: asks.WithLabelValues("tail"), store: asks.WithLabelValues("store"),
 			unavailable: asks.WithLabelValues("unavailable"), refused: asks.WithLabelValues("refused"),
@@ -114,7 +121,8 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		refused:       counter("events_refused_total", "Events whose content the store refused."),
 		unknown:       counter("commits_unknown_total", "Commits that ended without a known outcome."),
 		failures:      counter("commit_failures_total", "Batches that could not be prepared because the store failed."),
-		storeBehind:   counter("store_behind_total", "Heads read below one that was acked before: lost history."),
+		storeBehind:   counter("store_behind_total", "Heads read, twice, below one that was seen before: lost history."),
+		claimsRefused: counter("claims_refused_total", "Positions of edges above the store's that brought about no new epoch: too soon after the last one."),
 		evictions:     counter("cache_evictions_total", "Channels evicted, with head and tail."),
 		fanned:        counter("fanout_events_total", "Events put on the bus."),
 		headsRepeated: counter("heads_repeated_total", "Heads of quiet channels repeated on the bus."),
@@ -131,8 +139,8 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		readRanges:    histogram("read_ranges", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
 	if r != nil {
-		r.MustRegister(publishes, calls, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
-			m.failures, m.storeBehind, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed,
+		r.MustRegister(publishes, calls, renewed, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
+			m.failures, m.storeBehind, m.claimsRefused, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed,
 			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)
 		s.register(r)
 	}

@@ -34,6 +34,7 @@ type readResult struct {
 	err    error
 	epoch  uint64
 	head   uint64
+	base   uint64 // what is older may be of another epoch
 	floor  uint64 // oldest offset stored; head+1 if none is
 	events []*gatewayv1.BusEvent
 	more   bool
@@ -43,6 +44,7 @@ type readResult struct {
 // block; gone says that nobody wants it any more.
 type waiter struct {
 	deadline time.Time
+	seen     point // what its edge has seen of the channel
 	gone     func() bool
 	answer   func(readResult)
 }
@@ -71,6 +73,7 @@ type reads struct {
 	store   history.Store
 	table   *table
 	own     *ownership
+	renewer *renewer
 	metrics *metrics
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1
@@ -90,7 +93,7 @@ type reads struct {
 
 func newReads(cfg *Config, store history.Store, t *table, own *ownership, m *metrics, log *slog.Logger) *reads {
 	return &reads{
-		cfg: cfg, store: store, table: t, own: own, metrics: m, log: log,
+		cfg: cfg, store: store, table: t, own: own, metrics: m, log: log, renewer: &renewer{store, m, log},
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads), gather: newGather(cfg),
 		flights: make(map[readKey]*flight), running: make(map[readKey]time.Time),
 	}
@@ -295,8 +298,15 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 	defer cancel()
 	marks := r.mark(flights)
 	results := make([]readResult, len(flights))
-	if missing := r.read(ctx, flights, marks, results); len(missing) > 0 {
-		r.create(ctx, flights, missing, marks, results)
+	if missing := r.read(ctx, flights, results); len(missing) > 0 {
+		r.create(ctx, flights, missing, results)
+	}
+	r.renew(ctx, flights, marks, results)
+	for i, f := range flights {
+		if results[i].err == nil {
+			results[i].base = results[i].head
+			r.keep(f, marks[i], &results[i])
+		}
 	}
 	r.mu.Lock()
 	for _, f := range flights {
@@ -317,6 +327,7 @@ type mark struct {
 	ch      *channel // nil: not ours, nothing is kept
 	version uint64
 	trust   trust
+	shown   point
 }
 
 func (r *reads) mark(flights []*flight) []mark {
@@ -328,7 +339,7 @@ func (r *reads) mark(flights []*flight) []mark {
 		}
 		s := r.table.lock(f.key.channel)
 		ch := r.table.getLocked(s, f.key.channel, f.ns)
-		marks[i] = mark{ch, ch.version, t}
+		marks[i] = mark{ch, ch.version, t, ch.shown}
 		s.mu.Unlock()
 	}
 	return marks
@@ -347,14 +358,14 @@ func (k *readKey) storeRange() history.Range {
 }
 
 // read asks for all; it returns the flights whose channel has no row.
-func (r *reads) read(ctx context.Context, flights []*flight, marks []mark, results []readResult) (missing []int) {
+func (r *reads) read(ctx context.Context, flights []*flight, results []readResult) (missing []int) {
 	queries := make([]history.Range, len(flights))
 	for i, f := range flights {
 		queries[i] = f.key.storeRange()
 	}
 	r.metrics.storeCalls.read.Inc()
 	pages, err := r.store.Read(ctx, queries)
-	for i, f := range flights {
+	for i := range flights {
 		switch {
 		case err != nil:
 			results[i].err = err
@@ -363,14 +374,13 @@ func (r *reads) read(ctx context.Context, flights []*flight, marks []mark, resul
 		default:
 			p := &pages[i]
 			results[i] = readResult{epoch: p.Epoch, head: p.Head, floor: p.First, events: busEvents(p.Events), more: p.More}
-			r.keep(f, marks[i], &results[i])
 		}
 	}
 	return missing
 }
 
 // create makes rows, so that a channel has an epoch before its first event.
-func (r *reads) create(ctx context.Context, flights []*flight, missing []int, marks []mark, results []readResult) {
+func (r *reads) create(ctx context.Context, flights []*flight, missing []int, results []readResult) {
 	at := make(map[string]int, len(missing)) // Heads wants distinct channels
 	var queries []history.HeadQuery
 	for _, i := range missing {
@@ -389,7 +399,6 @@ func (r *reads) create(ctx context.Context, flights []*flight, missing []int, ma
 		}
 		h := &found[at[flights[i].key.channel]]
 		results[i] = readResult{epoch: h.Epoch, head: h.Offset, floor: h.Offset + 1}
-		r.keep(flights[i], marks[i], &results[i])
 	}
 }
 
@@ -407,6 +416,7 @@ func (r *reads) keep(f *flight, m mark, res *readResult) {
 	if !m.ch.known || m.ch.epoch != res.epoch {
 		return
 	}
+	res.base = m.ch.baseLocked(res.epoch, res.head)
 	m.ch.floor = res.floor
 	if len(res.events) > 0 && !f.key.reverse && !res.more {
 		r.table.refillLocked(m.ch, res.events)

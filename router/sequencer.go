@@ -27,6 +27,7 @@ type sequencer struct {
 	own     *ownership
 	store   history.Store
 	fan     *fan
+	renewer *renewer
 	metrics *metrics
 	log     *slog.Logger
 
@@ -52,7 +53,7 @@ func newLane(committers int) lane { return lane{wake: make(chan struct{}, commit
 
 func newSequencer(cfg *Config, t *table, own *ownership, store history.Store, f *fan, m *metrics, log *slog.Logger) *sequencer {
 	s := &sequencer{
-		cfg: cfg, table: t, own: own, store: store, fan: f, metrics: m, log: log,
+		cfg: cfg, table: t, own: own, store: store, fan: f, metrics: m, log: log, renewer: &renewer{store, m, log},
 		committed: newLane(cfg.Committers), volatile: newLane(1), wait: 50 * time.Millisecond,
 	}
 	s.generation.Store(1)

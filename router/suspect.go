@@ -130,8 +130,9 @@ func (s *sequencer) foundStored(w *work, q suspect) {
 	}
 	w.ch.shard.mu.Lock()
 	s.fan.publishedLocked(w.ch)
+	base := w.ch.baseLocked(q.run.Epoch, q.run.Head)
 	w.ch.shard.mu.Unlock()
-	s.fan.out(w.ch.name, q.run.Epoch, busEvents(q.run.Events))
+	s.fan.out(w.ch.name, q.run.Epoch, base, busEvents(q.run.Events))
 }
 
 // neverKnown answers those without a key; of the others the key decides.

@@ -87,9 +87,10 @@ func (s *sequencer) commitOneVolatile(w *work) {
 		s.table.grewLocked(ch, events, s.bounds())
 		s.fan.publishedLocked(ch)
 	}
+	base := ch.baseLocked(epoch, head)
 	ch.shard.mu.Unlock()
 	if len(events) > 0 {
-		s.fan.out(ch.name, epoch, events)
+		s.fan.out(ch.name, epoch, base, events)
 	}
 	for i, p := range w.pubs {
 		s.finish(p, results[i])
