@@ -41,6 +41,8 @@ type fakeMembers struct {
 	losses   uint64
 	states   []gatewayv1.State
 	figures  map[presence.Key]*presence.Figure
+
+	incarnation uint64 // immutable
 }
 
 func newMembers(snapshot *presence.Snapshot) *fakeMembers {
@@ -82,6 +84,8 @@ func (m *fakeMembers) lose() {
 	defer m.mu.Unlock()
 	m.losses++
 }
+
+func (m *fakeMembers) Incarnation() uint64 { return m.incarnation }
 
 func (m *fakeMembers) LeaseLosses() uint64 {
 	m.mu.Lock()

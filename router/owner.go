@@ -17,6 +17,7 @@ type Membership interface {
 	Snapshot() *presence.Snapshot
 	Changed() <-chan struct{}
 	Joined() <-chan struct{}
+	Incarnation() uint64
 	LeaseLosses() uint64
 	SetState(gatewayv1.State)
 	LastHeard(presence.Key) time.Time
@@ -146,9 +147,12 @@ func (o *ownership) owner(name string) *presence.Member {
 	return views[len(views)-1].snapshot.Owner(name)
 }
 
+// mine: what the registry gives to one of our name that died, until its lease has run
+// out or we are registered, is not ours. We do not know how far it came, and the
+// view has no newer revision for the epochs of channels without a store.
 func (o *ownership) mine(s *presence.Snapshot, name string) bool {
 	owner := s.Owner(name)
-	return owner != nil && owner.Id == o.self
+	return owner != nil && owner.Id == o.self && owner.Incarnation == o.members.Incarnation()
 }
 
 // owned says whether the channel is ours now.

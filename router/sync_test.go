@@ -457,3 +457,21 @@ func TestHistoryPages(t *testing.T) {
 		})
 	}
 }
+
+// After kill -9 and a restart the registry goes on showing the one that died, under our
+// name, and its revision is as old as the epochs that it began: numbering from 1 again
+// would give two events one position.
+func TestARouterNumbersNothingForItsPredecessor(t *testing.T) {
+	n := start(t, nil, nil)
+	before := n.publish1("brief:a", "1", "")
+	predecessor := routerMember("r1", "")
+	predecessor.Incarnation = 7
+	n.members.set(snapshotOf(1, predecessor))
+	if placed, err := n.publishErr("brief:a", "2", ""); status.Code(err) != codes.Unavailable {
+		t.Errorf("published at %v, %v", placed, err)
+	}
+	n.members.set(snapshotOf(2, routerMember("r1", "")))
+	if after := n.publish1("brief:a", "3", ""); after.Epoch == before.Epoch || after.Offset != 1 {
+		t.Errorf("before at %v, registered at %v", before, after)
+	}
+}
