@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -90,6 +91,10 @@ func newPool(ctx context.Context, cfg Config, conns int, watch func(*pgconn.PgCo
 	pc.MaxConns = int32(conns)
 	pc.MinConns = 0 // also against a pool_min_conns in the DSN above MaxConns
 	pc.ConnConfig.ConnectTimeout = cfg.ConnectTimeout
+	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		useColumnCodecs(conn.TypeMap())
+		return nil
+	}
 	if watch != nil {
 		pc.ConnConfig.BuildContextWatcherHandler = watch
 	}
