@@ -3,7 +3,7 @@ package router
 import "time"
 
 // readFill is how many questions are worth a batch at any time.
-const readFill = 250
+const readFill = 400
 
 // gather says when a batch of reads begins. The first question after a rest goes after
 // a short window. While questions keep coming, a batch begins when it is full or when a
