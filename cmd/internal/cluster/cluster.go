@@ -169,6 +169,9 @@ func (c *Cluster) startStore(ctx context.Context) error {
 	return err
 }
 
+// DSN of the database in the PostgreSQL server; "" with SQLite.
+func (c *Cluster) DSN() string { return c.dsn }
+
 // Store is the PostgreSQL server; nil with SQLite.
 func (c *Cluster) Store() *pgserver.Server { return c.pg }
 
@@ -216,6 +219,17 @@ func (c *Cluster) node(command, id, text string) (*Node, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// Configure adds YAML lines to the node's file, for its next start. They must name keys
+// that it does not have yet.
+func (n *Node) Configure(text string) error {
+	f, err := os.OpenFile(n.c.configPath(n.ID), os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 func (c *Cluster) configPath(id string) string { return filepath.Join(c.cfg.Dir, id+".yaml") }

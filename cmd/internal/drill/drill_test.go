@@ -141,6 +141,19 @@ func TestProxyCut(t *testing.T) {
 	}
 }
 
+// Small and young, it shows that queries grow with time and full batches; the figures of
+// the shield come from 10,000 clients.
+func TestBackfill(t *testing.T) {
+	t.Parallel()
+	if _, err := pgserver.Find(); err != nil && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	r := hold(t, small("backfill"))
+	if r.Beside == nil || !r.Beside.Kept || len(r.Returns) != 4 || r.Returns[2].Queries <= r.Returns[1].Queries {
+		t.Errorf("%+v beside %+v", r.Returns, r.Beside)
+	}
+}
+
 func TestStoreAway(t *testing.T) {
 	t.Parallel()
 	if _, err := pgserver.Find(); err != nil && os.Getenv("CI") != "true" {

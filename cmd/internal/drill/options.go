@@ -32,6 +32,7 @@ type Options struct {
 	Spare      int           // edges that a scenario starts later
 	Live       bool          // each client has a channel without history too
 	Silent     bool          // proxy-cut: without FIN
+	Together   int           // clients in a channel; 0: ten
 
 	Server string // router of a given cluster; "": start one
 	Edge   string // WebSocket URL of a given cluster
@@ -45,6 +46,14 @@ type Options struct {
 	Out    io.Writer // what it does, for people; nil: nothing
 
 	generator func(*loadgen.Config) // a scenario's own changes
+	still     bool                  // nothing is published but what the scenario publishes
+}
+
+func (o *Options) together() int {
+	if o.Together == 0 {
+		return perChannel
+	}
+	return o.Together
 }
 
 // Generator lets a scenario change what its clients do.

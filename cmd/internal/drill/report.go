@@ -89,6 +89,7 @@ type Report struct {
 	Verdicts   []Verdict `json:"verdicts"`
 	Figures    Figures   `json:"figures"`
 	Curve      Curve     `json:"curve"`
+	Returns    []*Return `json:"returns,omitempty"` // of backfill, in place of figures and curve
 	// Beside is the same scenario under other settings, to compare with.
 	Beside *Report `json:"beside,omitempty"`
 	Note   string  `json:"note,omitempty"`
@@ -119,6 +120,24 @@ func outageOf(h *loadgen.Histogram) Outage {
 
 // Print tells people: curve, figures, verdicts.
 func (r *Report) Print(w io.Writer) {
+	if len(r.Returns) > 0 {
+		r.printReturns(w)
+	} else {
+		r.printIncident(w)
+	}
+	for _, v := range r.Verdicts {
+		mark := "kept  "
+		if !v.Kept {
+			mark = "BROKEN"
+		}
+		_, _ = fmt.Fprintf(w, "%s  %s: %s\n", mark, v.Promise, v.Got)
+	}
+	if len(r.Returns) > 0 && r.Beside != nil {
+		r.Beside.Print(w)
+	}
+}
+
+func (r *Report) printIncident(w io.Writer) {
 	c := &r.Curve
 	columns := min(chartWidth, max(len(c.Arrivals), 1))
 	each := max(1, (len(c.Arrivals)+columns-1)/columns)
@@ -141,13 +160,6 @@ func (r *Report) Print(w io.Writer) {
 	pf("%.1f %% of first attempts refused, %.2f refusals per admitted client, %d calls of token providers, %.4f store reads per displaced client\n",
 		100*f.FirstRefused, f.RefusalsAdmitted, f.TokenAsks, f.ReadsDisplaced)
 	pf("%d events, %d deliveries, latency p50 %.1f ms, p99 %.1f ms\n\n", f.Events, f.Counts.Deliveries, float64(f.Latency["p50"])/1000, float64(f.Latency["p99"])/1000)
-	for _, v := range r.Verdicts {
-		mark := "kept  "
-		if !v.Kept {
-			mark = "BROKEN"
-		}
-		pf("%s  %s: %s\n", mark, v.Promise, v.Got)
-	}
 }
 
 // axis marks where the incident began.

@@ -23,6 +23,7 @@ func scenarios() []scenario {
 		{name: "flap", help: "connections are accepted and closed within 5 s, for a minute", run: (*world).flap, tune: flap, one: true},
 		{name: "proxy-cut", help: "a balancer cuts every connection, with FIN and without", run: (*world).proxyCut, tune: proxyCut, second: silently, one: true},
 		{name: "store-away", help: "the store is stopped, and an edge killed meanwhile", run: (*world).storeAway, tune: storeAway},
+		{name: "backfill", help: "all clients are away while events come, and come back at once", run: (*world).backfill, tune: backfill, second: shared},
 	}
 }
 
@@ -70,3 +71,14 @@ func silently(o *Options) (judged bool, note string) {
 }
 
 func storeAway(o *Options) { o.Store, o.Live = cluster.Postgres, true }
+
+// backfill is a storm of resumes on distinct channels, and then on a hundredth of them.
+func backfill(o *Options) {
+	o.Store, o.Clients, o.Edges, o.Together, o.still = cluster.Postgres, min(o.Clients, 10_000), min(o.Edges, 4), 1, true
+	o.Generators, o.Policy = 2, "sdk"
+}
+
+func shared(o *Options) (judged bool, note string) {
+	o.Together = 100
+	return true, "the same on shared channels, 100 clients each"
+}

@@ -3,6 +3,7 @@ package drill
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,6 +41,11 @@ func Table(reports map[string]*Report) string {
 		row(&b, name, r)
 		if r.Beside != nil {
 			row(&b, name+": "+r.Beside.Note, r.Beside)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		for r := reports[name]; r != nil && len(r.Returns) > 0; r = r.Beside {
+			r.printReturns(&b)
 		}
 	}
 	return b.String()
@@ -88,13 +94,13 @@ func curve(b *strings.Builder, name string, r *Report) {
 	}
 }
 
-// order is that of the scenarios, then by name.
+// order is that of the scenarios, then by name. Those of backfill have tables of their own.
 func order(reports map[string]*Report) []string {
 	var names []string
 	for _, s := range scenarios() {
 		var own []string
 		for name, r := range reports {
-			if r.Scenario == s.name {
+			if r.Scenario == s.name && len(r.Returns) == 0 {
 				own = append(own, name)
 			}
 		}

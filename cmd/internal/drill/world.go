@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	perChannel = 10 // clients
+	perChannel = 10 // clients, where a scenario does not say otherwise
 	namespace  = "drill"
 	callTime   = 10 * time.Second
 	lead       = 5 * time.Second // of the curve, before the incident
@@ -47,6 +47,7 @@ type world struct {
 	quiet  reading   // of the store, when publishing began
 	reads0 reading   // at t0
 	before map[string]uint64
+	newest time.Time       // when routers were started last; backfill
 	seen   *loadgen.Report // after settled
 	op     *routerv1.Operation
 }
@@ -179,6 +180,9 @@ func (w *world) begin() error {
 	if err := w.fill(); err != nil {
 		return err
 	}
+	if w.o.still {
+		return nil
+	}
 	publishing, stop := context.WithCancel(w.ctx)
 	w.stopPub = stop
 	go w.pub.run(publishing) // ends with its context; stopPublishing waits for it
@@ -212,6 +216,7 @@ func (w *world) cluster() error {
 	if w.report.Store == "" {
 		w.report.Store = cluster.SQLite
 	}
+	w.newest = time.Now()
 	router := w.c.Routers()[0]
 	conn, err := w.c.Dial(router)
 	if err != nil {
@@ -240,27 +245,32 @@ func (w *world) given() error {
 func (w *world) clients(conn *grpc.ClientConn) {
 	w.admin, w.history = routerv1.NewAdminServiceClient(conn), routerv1.NewHistoryServiceClient(conn)
 	to := routerv1.NewPublisherServiceClient(conn)
-	w.pub = newPublisher(to, w.channels(subscription), w.o.Rate)
+	w.pub = newPublisher(to, w.channels(w.subscription()), w.o.Rate)
 	if w.o.Live {
-		w.live = newPublisher(to, w.channels(liveSubscription), w.o.Rate)
+		w.live = newPublisher(to, w.channels(w.liveSubscription()), w.o.Rate)
 	}
 }
 
 // Each client has a channel with history and, where a scenario wants it, one without.
-var (
-	subscription     = loadgen.Subscription{Format: namespace + ":%d", Every: perChannel}
-	liveSubscription = loadgen.Subscription{Format: "live:%d", Every: perChannel}
-)
+func (w *world) subscription() loadgen.Subscription {
+	return loadgen.Subscription{Format: namespace + ":%d", Every: w.o.together()}
+}
+
+func (w *world) liveSubscription() loadgen.Subscription {
+	return loadgen.Subscription{Format: "live:%d", Every: w.o.together()}
+}
 
 func (w *world) channels(s loadgen.Subscription) (all []string) {
-	for i := range (w.o.Clients + perChannel - 1) / perChannel {
-		all = append(all, s.Channel(i*perChannel))
+	for i := range (w.o.Clients + s.Every - 1) / s.Every {
+		all = append(all, s.Channel(i*s.Every))
 	}
 	return all
 }
 
 // members is how many clients a channel has.
-func (w *world) members(channel int) int { return min(perChannel, w.o.Clients-channel*perChannel) }
+func (w *world) members(channel int) int {
+	return min(w.o.together(), w.o.Clients-channel*w.o.together())
+}
 
 // edgeConfig is an edge's file beyond what the cluster writes.
 func (w *world) edgeConfig(c *cluster.Cluster, n int) string {
@@ -318,9 +328,9 @@ func (w *world) fill() error {
 	}
 	cfg := loadgen.Default()
 	cfg.Targets, cfg.Max, cfg.Rate, cfg.InFlight = w.targets(), w.o.Clients, w.o.FillRate, 400
-	cfg.Subscriptions, cfg.Secret = []loadgen.Subscription{subscription}, w.secret
+	cfg.Subscriptions, cfg.Secret = []loadgen.Subscription{w.subscription()}, w.secret
 	if w.live != nil {
-		cfg.Subscriptions = append(cfg.Subscriptions, liveSubscription)
+		cfg.Subscriptions = append(cfg.Subscriptions, w.liveSubscription())
 	}
 	cfg.Policy, cfg.AttemptTimeout, cfg.Plain, cfg.CheckPayload = policy, timeout, w.o.Policy != "sdk", true
 	w.o.Generator(&cfg)

@@ -18,6 +18,8 @@ const (
 	cmdWant   = "want"   // n clients are to be connected; may only rise
 	cmdMark   = "mark"   // name: a phase begins
 	cmdNotify = "notify" // a status each n deliveries from now on; 0: by time only
+	cmdAway   = "away"   // all clients close their connections and stay away
+	cmdBack   = "back"   // n ms: those who are away come back within them
 	cmdReport = "report"
 	cmdStop   = "stop"
 )
@@ -34,7 +36,7 @@ const (
 	lineReady  = "ready"  // answers start
 	lineStatus = "status" // every 200 ms, and as notify says
 	lineReport = "report" // answers report
-	lineMarked = "marked" // answers mark and notify
+	lineMarked = "marked" // answers mark, notify, away and back
 	lineError  = "error"  // the last line
 )
 
@@ -100,6 +102,12 @@ func (l *loop) obey(c *command) error {
 	case cmdNotify:
 		l.notify = uint64(max(c.N, 0))
 		l.notifyAt = l.counts.Deliveries + l.notify
+		l.say(line{Type: lineMarked})
+	case cmdAway:
+		l.sendAway()
+		l.say(line{Type: lineMarked})
+	case cmdBack:
+		l.bringBack(time.Duration(max(c.N, 1)) * time.Millisecond)
 		l.say(line{Type: lineMarked})
 	case cmdReport:
 		l.say(line{Type: lineReport, Report: l.report()})

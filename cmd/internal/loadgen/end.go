@@ -106,6 +106,9 @@ func (l *loop) failed(k *conn, cause Cause) {
 // schedule asks the policy when a client without any socket comes back.
 func (l *loop) schedule(k *conn, was connState, cause Cause) {
 	c := k.client
+	if l.away {
+		return // until bringBack
+	}
 	if l.policy == nil {
 		l.leave(c)
 		return

@@ -48,6 +48,7 @@ type loop struct {
 	ramping  int       // first connects in flight
 	up       int       // clients with a conn that is welcomed
 	gone     int       // clients that will not come back
+	away     bool      // clients that lose their connection stay away for now
 	started  int64     // attempts since rateFrom
 	rateFrom int64
 	timers   timers

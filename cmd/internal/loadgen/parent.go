@@ -240,23 +240,13 @@ func (p *Parent) Want(n int) error {
 
 // Mark begins a phase: the next Report's phase counts from here.
 func (p *Parent) Mark(ctx context.Context, name string) error {
-	for _, c := range p.children {
-		if _, err := p.ask(ctx, c, command{Cmd: cmdMark, Name: name}, lineMarked); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.tellAll(ctx, command{Cmd: cmdMark, Name: name})
 }
 
 // Notify makes each child tell at once when it has got another n deliveries, beside
 // its status every 200 ms; 0: no more.
 func (p *Parent) Notify(ctx context.Context, n int) error {
-	for _, c := range p.children {
-		if _, err := p.ask(ctx, c, command{Cmd: cmdNotify, N: n}, lineMarked); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.tellAll(ctx, command{Cmd: cmdNotify, N: n})
 }
 
 // Report merges what all children saw.

@@ -20,10 +20,11 @@ const (
 	CauseBroken               // what came is not the protocol
 	CauseLocal                // no socket, no port
 	CauseMoved                // the client closed it: another one has taken over
+	CauseAway                 // the client closed it: it was told to stay away
 	causes
 )
 
-var causeNames = [causes]string{"closed", "eof", "reset", "refused", "timeout", "ping_timeout", "broken", "local", "moved"}
+var causeNames = [causes]string{"closed", "eof", "reset", "refused", "timeout", "ping_timeout", "broken", "local", "moved", "away"}
 
 func (c Cause) String() string { return causeNames[min(c, causes-1)] }
 

@@ -1,0 +1,57 @@
+package loadgen
+
+import (
+	"context"
+	"time"
+)
+
+// sendAway closes every connection. Nobody comes back by itself, whatever the policy
+// says, until bringBack.
+func (l *loop) sendAway() {
+	l.away = true
+	for i := range l.clients[:l.begun] {
+		c := &l.clients[i]
+		l.timers.clear(&c.timer)
+		for slot := range c.conns {
+			if k := &c.conns[slot]; k.fd >= 0 {
+				l.end(k, CauseAway)
+			}
+		}
+	}
+	l.ready = l.ready[:0]
+}
+
+// bringBack lets all who are away come back within a window, each in a moment of its
+// own that is drawn evenly. Their outages count from that moment.
+func (l *loop) bringBack(window time.Duration) {
+	l.away = false
+	for i := range l.clients[:l.begun] {
+		c := &l.clients[i]
+		if c.cur != nil || c.gone || c.conns[0].opening() || c.conns[1].opening() {
+			continue
+		}
+		due := l.now + int64(jitter(window, l.rand))
+		c.failures, c.first, c.outage = 0, true, due
+		l.timers.set(&c.timer, due)
+	}
+}
+
+// Away has all clients close their connections and stay away until Back.
+func (p *Parent) Away(ctx context.Context) error {
+	return p.tellAll(ctx, command{Cmd: cmdAway})
+}
+
+// Back has all clients that are away come back in the course of the window. Outage
+// and CaughtUp then count from each client's own moment.
+func (p *Parent) Back(ctx context.Context, window time.Duration) error {
+	return p.tellAll(ctx, command{Cmd: cmdBack, N: int(window / time.Millisecond)})
+}
+
+func (p *Parent) tellAll(ctx context.Context, cmd command) error {
+	for _, c := range p.children {
+		if _, err := p.ask(ctx, c, cmd, lineMarked); err != nil {
+			return err
+		}
+	}
+	return nil
+}
