@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
+	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
@@ -34,6 +36,9 @@ func isSession(name string) bool {
 	return err == nil && len(id) == 16 && len(name) == 22
 }
 
+// maxRevokeAhead is what the clocks of a backend and of a router may differ by.
+const maxRevokeAhead = time.Minute
+
 // Revoke makes tokens of a user bad, with the tickets made from them.
 func (s adminService) Revoke(ctx context.Context, request *routerv1.RevokeRequest) (*routerv1.RevokeResponse, error) {
 	switch {
@@ -45,13 +50,17 @@ func (s adminService) Revoke(ctx context.Context, request *routerv1.RevokeReques
 		return nil, statusOf(invalid("token_id, issued_before_ms: at most one can be given"))
 	}
 	r := &gatewayv1.Revocation{User: request.User, TokenId: request.TokenId, IssuedBeforeMs: request.IssuedBeforeMs, Reason: request.Reason}
+	now := s.cfg.Now()
 	if r.TokenId == "" && r.IssuedBeforeMs == 0 {
-		r.IssuedBeforeMs = uint64(s.cfg.Now().UnixMilli())
+		r.IssuedBeforeMs = uint64(now.UnixMilli())
+	}
+	if most := now.Add(maxRevokeAhead); r.IssuedBeforeMs > uint64(most.UnixMilli()) {
+		return nil, statusOf(invalid(fmt.Sprintf("issued_before_ms: %d: is over a minute ahead; it could not be lifted", r.IssuedBeforeMs)))
 	}
 	if err := s.control.PutRevocation(ctx, r); err != nil {
 		return nil, controlError(err)
 	}
-	return &routerv1.RevokeResponse{}, nil
+	return &routerv1.RevokeResponse{IssuedBeforeMs: r.IssuedBeforeMs}, nil
 }
 
 // GetSettings returns the hot settings of all edges.

@@ -177,5 +177,5 @@ func (s adminService) UndrainNode(ctx context.Context, request *routerv1.Undrain
 	if err := s.abort(ctx, op.Id); err != nil {
 		return nil, err
 	}
-	return &routerv1.UndrainNodeResponse{}, nil
+	return &routerv1.UndrainNodeResponse{Operation: op.Id}, nil
 }

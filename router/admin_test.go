@@ -575,6 +575,11 @@ func TestRevokingAndDisconnecting(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 	_, err = w.admin.Revoke(ctx, &routerv1.RevokeRequest{User: "a", TokenId: "t", IssuedBeforeMs: 1})
 	wantCode(t, err, codes.InvalidArgument)
+	_, err = w.admin.Revoke(ctx, &routerv1.RevokeRequest{User: "a", IssuedBeforeMs: uint64(time.Now().Add(2 * time.Minute).UnixMilli())})
+	wantCode(t, err, codes.InvalidArgument, "issued_before_ms", "lifted")
+	if _, err = w.admin.Revoke(ctx, &routerv1.RevokeRequest{User: "a", IssuedBeforeMs: uint64(time.Now().Add(30 * time.Second).UnixMilli())}); err != nil {
+		t.Errorf("a clock that is ahead: %v", err)
+	}
 	_, err = w.admin.Disconnect(ctx, &routerv1.DisconnectRequest{User: "a", Session: "s"})
 	wantCode(t, err, codes.InvalidArgument)
 	for _, wrong := range []string{"s", "Hs16G_31KxXsTVh1RcIDZ", "Hs16G_31KxXsTVh1RcIDZgA", "Hs16G+31KxXsTVh1RcIDZg", "Hs16G_31KxXsTVh1RcIDZg\n"} {

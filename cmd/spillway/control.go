@@ -31,12 +31,29 @@ func (r *remote) admin(e *env, call func(context.Context, routerv1.AdminServiceC
 	return nil
 }
 
+// told prints what was done: a line, or with --json one object.
+func told(asJSON bool, object any, format string, args ...any) error {
+	if asJSON {
+		return json.NewEncoder(os.Stdout).Encode(object)
+	}
+	_, err := fmt.Printf(format+"\n", args...)
+	return err
+}
+
 type disconnectCmd struct {
 	remote
 	User    string `arg:"" optional:"" help:"User whose connections are closed."`
 	Session string `help:"This session's instead." placeholder:"ID"`
 	Code    uint32 `help:"Close code: 4000 to 4099 come back, to 4199 with new credentials, to 4299 do not." default:"4000"`
 	Reason  string `help:"Told to the client."`
+	JSON    bool   `help:"Print one JSON object." name:"json"`
+}
+
+// disconnectLine is what was done, in --json.
+type disconnectLine struct {
+	User    string `json:"user,omitempty"`
+	Session string `json:"session,omitempty"`
+	Code    uint32 `json:"code"`
 }
 
 // Run closes live connections; credentials stay good.
@@ -44,10 +61,18 @@ func (c *disconnectCmd) Run(e *env) error {
 	if (c.User == "") == (c.Session == "") {
 		return run.Usagef("name a user, or a session with --session")
 	}
-	return c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
+	err := c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
 		_, err := client.Disconnect(ctx, &routerv1.DisconnectRequest{User: c.User, Session: c.Session, CloseCode: c.Code, Reason: c.Reason})
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	whose := "the connections of user " + c.User
+	if c.Session != "" {
+		whose = "the connection of session " + c.Session
+	}
+	return told(c.JSON, disconnectLine{c.User, c.Session, c.Code}, "every edge is told to close %s with %d", whose, c.Code)
 }
 
 type revokeCmd struct {
@@ -56,6 +81,14 @@ type revokeCmd struct {
 	Token  string    `help:"Only the one with this jti." placeholder:"ID"`
 	Before time.Time `help:"Only those issued before this moment (RFC 3339); default: now." placeholder:"TIME"`
 	Reason string    `help:"Told to the client."`
+	JSON   bool      `help:"Print one JSON object." name:"json"`
+}
+
+// revokeLine is what was done, in --json.
+type revokeLine struct {
+	User           string `json:"user"`
+	Token          string `json:"token,omitempty"`
+	IssuedBeforeMS uint64 `json:"issued_before_ms,omitempty"`
 }
 
 // Run makes tokens bad, with the tickets made from them, and closes what came with
@@ -68,10 +101,20 @@ func (c *revokeCmd) Run(e *env) error {
 	if !c.Before.IsZero() {
 		request.IssuedBeforeMs = uint64(max(1, c.Before.UnixMilli()))
 	}
-	return c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
-		_, err := client.Revoke(ctx, request)
+	err := c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
+		answer, err := client.Revoke(ctx, request)
+		request.IssuedBeforeMs = answer.GetIssuedBeforeMs()
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	line := revokeLine{c.User, c.Token, request.IssuedBeforeMs}
+	if c.Token != "" {
+		return told(c.JSON, line, "token %s of user %s is revoked", c.Token, c.User)
+	}
+	at := time.UnixMilli(int64(request.IssuedBeforeMs)).UTC().Format(time.RFC3339)
+	return told(c.JSON, line, "all tokens of user %s that were issued before %s are revoked", c.User, at)
 }
 
 type settingsCmd struct {

@@ -87,12 +87,25 @@ func (c *drainCmd) print(to io.Writer, p *routerv1.DrainNodeResponse) error {
 type undrainCmd struct {
 	remote
 	Node string `arg:"" help:"Edge."`
+	JSON bool   `help:"Print one JSON object." name:"json"`
+}
+
+// undrainLine is what was done, in --json.
+type undrainLine struct {
+	Node      string `json:"node"`
+	Operation string `json:"operation"`
 }
 
 // Run makes an edge serve again.
 func (c *undrainCmd) Run(e *env) error {
-	return c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
-		_, err := client.UndrainNode(ctx, &routerv1.UndrainNodeRequest{Node: c.Node})
+	var operation string
+	err := c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
+		answer, err := client.UndrainNode(ctx, &routerv1.UndrainNodeRequest{Node: c.Node})
+		operation = answer.GetOperation()
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return told(c.JSON, undrainLine{c.Node, operation}, "%s serves again: operation %s is aborted", c.Node, operation)
 }

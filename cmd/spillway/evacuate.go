@@ -54,8 +54,11 @@ func (c *evacuateCmd) Run(e *env) error {
 		return answer, nil
 	}
 	if c.Return {
-		_, err := call(&routerv1.EvacuateRequest{Back: true})
-		return err
+		back, err := call(&routerv1.EvacuateRequest{Back: true})
+		if err != nil {
+			return err
+		}
+		return told(c.JSON, returnLine{c.Region, back.GetOperation()}, "region %s serves again: operation %s is over", c.Region, back.GetOperation())
 	}
 	check, err := call(&routerv1.EvacuateRequest{WindowMs: window, DryRun: true})
 	if err != nil {
@@ -101,6 +104,12 @@ func (c *evacuateCmd) ask(in *os.File, out io.Writer) error {
 		return errNotAsked
 	}
 	return nil
+}
+
+// returnLine is the end of an evacuation, in --json.
+type returnLine struct {
+	Region    string `json:"region"`
+	Operation string `json:"operation"`
 }
 
 // checkLine is the pre-check in --json.

@@ -176,6 +176,15 @@ func TestAnEvacuationAsksOnATerminalOnly(t *testing.T) {
 func TestOperatorsCommands(t *testing.T) {
 	d := startDev(t, t.TempDir())
 	defer d.interrupt(t)
+	for until := time.Now().Add(20 * time.Second); ; {
+		// Figures of load come once a second.
+		if _, _, code := spillway(t, "", "evacuate", "--region", "dev", "--dry-run", "--server", d.server); code == 0 {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatal("no load figure of the edge is heard")
+		}
+	}
 	for _, c := range []struct {
 		stdin string
 		args  []string
@@ -197,12 +206,16 @@ func TestOperatorsCommands(t *testing.T) {
 		{"admission: {fresh_per_second: 50}\n", []string{"settings", "put", "-"}, 0, "", ""},
 		{"", []string{"settings", "get"}, 0, "admission: {fresh_per_second: 50}\n", ""},
 		{"", []string{"settings", "put", "/nowhere"}, 2, "", "no such file"},
-		{"", []string{"revoke", "ann"}, 0, "", ""},
+		{"", []string{"revoke", "ann"}, 0, "all tokens of user ann that were issued before 20", ""},
+		{"", []string{"revoke", "ann", "--json"}, 0, `{"user":"ann","issued_before_ms":1`, ""},
+		{"", []string{"revoke", "ann", "--token", "t"}, 0, "token t of user ann is revoked\n", ""},
+		{"", []string{"revoke", "ann", "--before", "2099-01-01T00:00:00Z"}, 2, "", "ahead"},
 		{"", []string{"revoke", "ann", "--token", "t", "--before", "2026-01-01T00:00:00Z"}, 2, "", "exclude"},
 		{"", []string{"disconnect"}, 2, "", "name a user"},
 		{"", []string{"disconnect", "ann", "--code", "1000"}, 2, "", "4000"},
 		{"", []string{"disconnect", "--session", "s"}, 2, "", "22 characters"},
-		{"", []string{"disconnect", "--session", "Hs16G_31KxXsTVh1RcIDZg"}, 0, "", ""},
+		{"", []string{"disconnect", "--session", "Hs16G_31KxXsTVh1RcIDZg"}, 0, "session Hs16G_31KxXsTVh1RcIDZg with 4000\n", ""},
+		{"", []string{"disconnect", "ann", "--json"}, 0, `{"user":"ann","code":4000}` + "\n", ""},
 	} {
 		out, errs, code := spillway(t, c.stdin, append(c.args, "--server", d.server)...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {

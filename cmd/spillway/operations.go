@@ -141,12 +141,22 @@ func settled(o *routerv1.Operation) string {
 type abortCmd struct {
 	remote
 	Operation string `arg:"" help:"Operation (spillway operations lists them)."`
+	JSON      bool   `help:"Print one JSON object." name:"json"`
+}
+
+// abortLine is what was done, in --json.
+type abortLine struct {
+	Operation string `json:"operation"`
 }
 
 // Run stops an operation; clients that were told to move still do.
 func (c *abortCmd) Run(e *env) error {
-	return c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
+	err := c.admin(e, func(ctx context.Context, client routerv1.AdminServiceClient) error {
 		_, err := client.AbortOperation(ctx, &routerv1.AbortOperationRequest{Operation: c.Operation})
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return told(c.JSON, abortLine{c.Operation}, "operation %s is aborted", c.Operation)
 }

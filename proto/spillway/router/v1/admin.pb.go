@@ -215,7 +215,9 @@ func (x *UndrainNodeRequest) GetNode() string {
 }
 
 type UndrainNodeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The one that was aborted.
+	Operation     string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +250,13 @@ func (x *UndrainNodeResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use UndrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*UndrainNodeResponse) Descriptor() ([]byte, []int) {
 	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UndrainNodeResponse) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
 }
 
 type EvacuateRequest struct {
@@ -1253,7 +1262,8 @@ func (*DisconnectResponse) Descriptor() ([]byte, []int) {
 }
 
 // user is needed; with token_id only that token, else all issued before
-// issued_before_ms (0: now).
+// issued_before_ms (0: now). It may be a minute ahead at most: what it revokes cannot be
+// lifted, and new tokens would be bad until then.
 type RevokeRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	User           string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
@@ -1323,9 +1333,11 @@ func (x *RevokeRequest) GetReason() string {
 }
 
 type RevokeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As asked for, or now; 0: one token is revoked.
+	IssuedBeforeMs uint64 `protobuf:"varint,1,opt,name=issued_before_ms,json=issuedBeforeMs,proto3" json:"issued_before_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RevokeResponse) Reset() {
@@ -1356,6 +1368,13 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
 	return file_spillway_router_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RevokeResponse) GetIssuedBeforeMs() uint64 {
+	if x != nil {
+		return x.IssuedBeforeMs
+	}
+	return 0
 }
 
 type GetSettingsRequest struct {
@@ -2317,8 +2336,9 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"planned_ms\x18\x05 \x01(\rR\tplannedMs\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\"(\n" +
 	"\x12UndrainNodeRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"\x15\n" +
-	"\x13UndrainNodeResponse\"\xa6\x01\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"3\n" +
+	"\x13UndrainNodeResponse\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\"\xa6\x01\n" +
 	"\x0fEvacuateRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1b\n" +
 	"\twindow_ms\x18\x02 \x01(\rR\bwindowMs\x12\x17\n" +
@@ -2416,8 +2436,9 @@ const file_spillway_router_v1_admin_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x19\n" +
 	"\btoken_id\x18\x02 \x01(\tR\atokenId\x12(\n" +
 	"\x10issued_before_ms\x18\x03 \x01(\x04R\x0eissuedBeforeMs\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x10\n" +
-	"\x0eRevokeResponse\"\x14\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\":\n" +
+	"\x0eRevokeResponse\x12(\n" +
+	"\x10issued_before_ms\x18\x01 \x01(\x04R\x0eissuedBeforeMs\"\x14\n" +
 	"\x12GetSettingsRequest\"H\n" +
 	"\x13GetSettingsResponse\x12\x12\n" +
 	"\x04yaml\x18\x01 \x01(\tR\x04yaml\x12\x1d\n" +
