@@ -123,11 +123,9 @@ func (s *Server) init() error {
 	if err := os.WriteFile(passwordFile, []byte(s.password), 0o600); err != nil {
 		return err
 	}
-	if s.credential != nil {
-		for _, path := range []string{s.dir, passwordFile} {
-			if err := os.Chown(path, int(s.credential.Uid), int(s.credential.Gid)); err != nil {
-				return err
-			}
+	for _, path := range []string{s.dir, passwordFile} {
+		if err := s.Own(path); err != nil {
+			return err
 		}
 	}
 	cmd := s.command("initdb", "--pgdata="+s.data(), "--username="+superuser, "--pwfile="+passwordFile,
@@ -136,6 +134,14 @@ func (s *Server) init() error {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
 	return nil
+}
+
+// Own gives a file or folder to the user that the server runs as.
+func (s *Server) Own(path string) error {
+	if s.credential == nil {
+		return nil
+	}
+	return os.Chown(path, int(s.credential.Uid), int(s.credential.Gid))
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }

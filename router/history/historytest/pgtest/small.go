@@ -1,0 +1,74 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const smallTimeout = 60 * time.Second
+
+// NewSmallDatabase makes a database on a disk of its own with room for some 8 MiB,
+// and makeRoom to make that more. The server must be the test's own (Start): it is
+// killed before its disk goes.
+//
+// A disk of a size needs root: the test is skipped without it, unless CI=true.
+func (s *Server) NewSmallDatabase(t testing.TB) (dsn string, makeRoom func()) {
+	t.Helper()
+	disk, err := os.MkdirTemp("", "spillway-small-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(disk); err != nil {
+			t.Errorf("remove the place of a small disk: %v", err)
+		}
+	})
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "mode=0755,size=16m"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("mount a small disk: %v", err)
+		}
+		t.Skipf("no small disk without the right to mount one: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Kill(); err != nil {
+			t.Errorf("kill PostgreSQL: %v", err)
+		}
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount a small disk: %v", err)
+		}
+	})
+	space := filepath.Join(disk, "space")
+	if err := os.Mkdir(space, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Own(space); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), smallTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	for _, sql := range []string{
+		fmt.Sprintf("CREATE TABLESPACE small LOCATION '%s'", space),
+		"CREATE DATABASE small TABLESPACE small",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	return s.DSN("small"), func() {
+		if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m"); err != nil {
+			t.Fatalf("make room: %v", err)
+		}
+	}
+}
