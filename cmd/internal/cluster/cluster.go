@@ -38,6 +38,9 @@ type Config struct {
 	Router     string   // YAML lines added to each router's file
 	// Edge gives the YAML lines added to an edge's file; n counts from 0.
 	Edge func(c *Cluster, n int) string
+	// Env gives variables of the environment to a process ("infra", "router-1",
+	// "edge-1", …) each time that it starts; they stand above its file.
+	Env func(c *Cluster, process string) []string
 	// NATS and etcd as two processes rather than one.
 	SeparateInfra bool
 	StartTime     time.Duration // for all to serve; default 60 s
@@ -193,6 +196,9 @@ func (c *Cluster) startInfra() error {
 	}
 	return nil
 }
+
+// NATSAddr is host:port of NATS.
+func (c *Cluster) NATSAddr() string { return fmt.Sprintf("127.0.0.1:%d", c.ports[0]) }
 
 // Infra is the process of NATS and etcd, or one of each in this order.
 func (c *Cluster) Infra() []*Process { return c.infra }

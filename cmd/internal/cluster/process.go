@@ -47,6 +47,9 @@ func (p *Process) start() error {
 	binary := p.c.cfg.Binary
 	cmd := exec.Command(binary[0], append(binary[1:len(binary):len(binary)], p.args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if p.c.cfg.Env != nil {
+		cmd.Env = append(os.Environ(), p.c.cfg.Env(p.c, p.Name)...)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true, // an interrupt from the terminal is not for it
 		Pdeathsig: syscall.SIGKILL,

@@ -22,6 +22,7 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router"
 	"github.com/spillway-io/spillway/router/bus"
+	"github.com/spillway-io/spillway/router/history"
 )
 
 // Options of New.
@@ -29,6 +30,9 @@ type Options struct {
 	// Dev lets every namespace work, open to all clients, and turns gRPC reflection on.
 	Dev bool
 	Log *slog.Logger
+	// Between puts something between the router and its store, for tests that break it;
+	// nil: nothing. No command sets it.
+	Between func(history.Store) history.Store
 }
 
 // Node is one router with all it needs.
@@ -79,6 +83,9 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 			log.Error("close the store", "err", err)
 		}
 	})
+	if o.Between != nil {
+		store = o.Between(store)
+	}
 
 	// Who is there, and how to reach them.
 	conn, err := run.ConnectNATS(cfg.NATS, cfg.ID, log)

@@ -21,7 +21,8 @@ func (b *Breach) String() string {
 	return fmt.Sprintf("(%s) %s: %s\n\t%s", b.Rule, b.Channel, b.Text, strings.Join(b.History, "\n\t"))
 }
 
-// mostPerRule bounds what is told of one rule of a channel: one fault breaks many things.
+// mostPerRule bounds what is told of one rule and subscriber of a channel: one fault
+// breaks many things.
 const mostPerRule = 3
 
 // Check holds the notes against the promises, channel by channel.
@@ -77,7 +78,7 @@ type audit struct {
 	truth    map[Position]string // values
 	seen     map[Position]time.Duration
 	places   map[string][]Position // of values
-	told     map[string]int        // breaches by rule
+	told     map[string]int        // breaches by rule and first word
 	breaches []Breach
 }
 
@@ -105,10 +106,12 @@ func (a *audit) run() {
 
 // breach notes one, with what is known around some positions.
 func (a *audit) breach(rule string, around []Position, format string, args ...any) {
-	if a.told[rule]++; a.told[rule] > mostPerRule {
+	text := fmt.Sprintf(format, args...)
+	who, _, _ := strings.Cut(text, " ") // what one subscriber heard must not hide another's
+	if a.told[rule+who]++; a.told[rule+who] > mostPerRule {
 		return
 	}
-	a.breaches = append(a.breaches, Breach{rule, a.channel, fmt.Sprintf(format, args...), a.around(around)})
+	a.breaches = append(a.breaches, Breach{rule, a.channel, text, a.around(around)})
 }
 
 // nearby is how far from a position notes still matter, and mostLines how many are shown.

@@ -22,11 +22,10 @@ const (
 )
 
 type op struct {
-	kind         opKind
-	offset       uint64
-	call, ret    time.Duration
-	description  string
-	undetermined bool // nobody was told of it by an ack
+	kind        opKind
+	offset      uint64
+	call, ret   time.Duration
+	description string
 }
 
 // model is a log of one channel: its state is the head. What stands at an offset is the
