@@ -42,7 +42,7 @@ func newAdmissionMetrics(
 	m := admissionMetrics{
 		admitted: make(map[admission.Lane]prometheus.Counter), waiting: make(map[admission.Lane]prometheus.Gauge),
 		grants:        make(map[string]prometheus.Counter),
-		passes:        gauge("passes", "Passes given out and not yet due."),
+		passes:        gauge("due_passes", "Passes given out and not yet due."),
 		granted:       gauge("granted_conns", "Confirmed grants whose clients have not come."),
 		headroom:      gauge("headroom_conns", "Connections that fresh clients could fill now, grants taken off."),
 		ceiling:       gauge("admission_ceiling_ratio", "Part of the resume and fresh rates that is given out."),
@@ -50,14 +50,14 @@ func newAdmissionMetrics(
 		late:          counter("late_total", "Admitted clients that had gone, or waited too long for their loop."),
 		acceptPauses:  counter("accept_pauses_total", "Times that nobody was accepted for a moment, past all budgets of refusals."),
 		tlsHandshakes: counter("tls_handshakes_total", "TLS handshakes begun."),
-		knocking:      gauge("waiting_tls", "Clients that wait for their TLS handshake."),
+		knocking:      gauge("waiting_tls_conns", "Clients that wait for their TLS handshake."),
 		waiteds:       counter("admitted_after_wait_total", "Connections admitted out of the waiting room."),
 		waited:        counter("wait_seconds_total", "Time that admitted clients spent in the waiting room."),
 		reloads:       vec("reloads_total", "Changes of the settings.", "result", []string{reloadDone, reloadRefused}),
 	}
 	for _, l := range admission.Lanes() {
 		m.admitted[l] = admitted.WithLabelValues(l.String())
-		m.waiting[l] = gauge("waiting_"+l.String(), "Clients in the waiting room, lane "+l.String()+".")
+		m.waiting[l] = gauge("waiting_"+l.String()+"_conns", "Clients in the waiting room, lane "+l.String()+".")
 	}
 	for _, outcome := range []string{grantWhole, grantPart, grantNothing} {
 		m.grants[outcome] = grants.WithLabelValues(outcome)

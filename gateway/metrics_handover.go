@@ -28,8 +28,8 @@ func newHandoverMetrics(all *[]prometheus.Collector) handoverMetrics {
 		clients: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "spillway_gateway_drain_clients", Help: "Clients of the drain, evacuation or rebalance under way, or the last one.",
 		}, []string{"fate"}),
-		missing:  gauge("missing", "Clients for whom no other edge has granted room."),
-		rate:     gauge("granted_per_second", "Most arrivals that grants of other edges allow in a second."),
+		missing:  gauge("missing_clients", "Clients for whom no other edge has granted room."),
+		rate:     gauge("granted_clients_per_second", "Most arrivals that grants of other edges allow in a second."),
 		planned:  gauge("planned_seconds", "Planned end, from the start."),
 		underWay: gauge("under_way", "1 while clients are handed over."),
 	}

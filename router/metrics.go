@@ -132,11 +132,11 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		readsRefused:  counter("reads_refused_total", "Reads refused because too many were waiting."),
 		answersShed:   counter("answers_shed_total", "Answers replaced by UNAVAILABLE because the edge reads too slowly."),
 		panics:        counter("panics_total", "Panics in calls, recovered."),
-		readsRunning:  gauge("store_reads_running", "Batches of reads in the store now."),
+		readsRunning:  gauge("running_store_reads", "Batches of reads in the store now."),
 		streams:       gauge("edge_streams", "Streams of edges."),
 		commitSeconds: histogram("commit_seconds", "Time of one batch in the store.", prometheus.ExponentialBuckets(0.00025, 2, 15)),
 		batchEvents:   histogram("commit_events", "Events of one commit.", prometheus.ExponentialBuckets(1, 2, 11)),
-		readRanges:    histogram("read_ranges", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
+		readRanges:    histogram("read_batch_channels", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
 	if r != nil {
 		r.MustRegister(publishes, calls, renewed, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
@@ -161,6 +161,6 @@ func (s *sizes) register(r prometheus.Registerer) {
 	gauge("queue_events", "Publishes waiting or in flight.", s.queueEvents)
 	gauge("queue_bytes", "Bytes of publishes waiting or in flight.", s.queueBytes)
 	gauge("http_bytes", "Bodies of requests over HTTP.", s.httpBytes)
-	gauge("read_queue", "Reads waiting for the store.", s.readQueue)
-	gauge("store_reads_peak", "Most batches of reads that were in the store at once.", s.readsPeak)
+	gauge("waiting_reads", "Reads waiting for the store.", s.readQueue)
+	gauge("peak_store_reads", "Most batches of reads that were in the store at once.", s.readsPeak)
 }

@@ -109,7 +109,7 @@ func newSettleMetrics(r prometheus.Registerer) settleMetrics {
 			Buckets: []float64{0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 30, 45, 60, 90, 120, 180, 300, 540},
 		}, []string{"region"}),
 		running: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "spillway_router_settle_running", Help: "Incidents that have not settled.",
+			Name: "spillway_router_settle_running_incidents", Help: "Incidents that have not settled.",
 		}, []string{"region"}),
 		displaced: causes("displaced_total", "Clients displaced by incidents that began five minutes ago."),
 		back:      causes("back_total", "Of those, resumed within five minutes."),
@@ -118,7 +118,7 @@ func newSettleMetrics(r prometheus.Registerer) settleMetrics {
 			Name: "spillway_router_settle_unsettled_total", Help: "Incidents that did not settle within nine minutes.",
 		}),
 		dropped: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "spillway_router_settle_dropped", Help: "Windows, edges, regions and causes left out since the start: too late or too many.",
+			Name: "spillway_router_settle_dropped_items", Help: "Windows, edges, regions and causes left out since the start: too late or too many.",
 		}),
 	}
 	if r != nil {

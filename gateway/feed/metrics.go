@@ -36,7 +36,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		table:       gauge("table_bytes", "The table of positions: about what its channels cost while they are quiet."),
 		held:        gauge("held_bytes", "Encoded events kept behind holes and unanswered questions."),
 		waiting:     gauge("questions", "Questions put to routers and not answered."),
-		turns:       gauge("repairs_waiting", "Channels that wait for the repair budget."),
+		turns:       gauge("waiting_repairs", "Channels that wait for the repair budget."),
 		repairBytes: gauge("repair_bytes", "Data that repairs may be bringing now: a chunk for each that runs."),
 		pending:     counter("pending_total", "Subscribers told that the router cannot answer now."),
 		renewals:    counter("renewals_total", "Interests told to the bus anew."),

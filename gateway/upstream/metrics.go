@@ -41,7 +41,7 @@ func newMetrics(r prometheus.Registerer, open func() float64) *metrics {
 			Name: "spillway_upstream_streams", Help: "Open streams to routers.",
 		}),
 		open: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "spillway_upstream_questions_open", Help: "Questions not answered.",
+			Name: "spillway_upstream_open_questions", Help: "Questions not answered.",
 		}, open),
 		late:          counter("late_answers_total", "Answers that came after their deadline."),
 		batches:       counter("batches_total", "Messages of questions sent."),

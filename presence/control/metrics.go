@@ -25,7 +25,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		keys:        gauge("ticket_keys", "Keys of the ring that this member knows; 0: no tickets yet."),
 		revocations: gauge("revocations", "Revocations and disconnects in memory."),
-		operations:  gauge("operations_running", "Operations that run or are held."),
+		operations:  gauge("running_operations", "Operations that run or are held."),
 		folded:      counter("revocations_folded_total", "Revocations of a token that revoked all of its user, since there were too many."),
 		heard:       counter("revocations_heard_total", "Revocations that came on the bus."),
 		unreadable:  counter("records_unreadable_total", "Records and words on the bus that were not understood."),

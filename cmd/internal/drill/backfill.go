@@ -157,7 +157,7 @@ type storeWork struct {
 func (w *world) storeWork() storeWork {
 	rs := w.c.Routers()
 	return storeWork{
-		queries: w.reading().calls, questions: w.metric(rs, "spillway_router_read_ranges_sum", ""),
+		queries: w.reading().calls, questions: w.metric(rs, "spillway_router_read_batch_channels_sum", ""),
 		memory: w.metric(rs, "spillway_router_asks_total", `by="tail"`), store: w.metric(rs, "spillway_router_asks_total", `by="store"`),
 		cpu: w.c.Store().CPU(),
 	}
@@ -198,7 +198,7 @@ func (w *world) measure(what string) (*Return, error) {
 		r.PerRead = (after.questions - before.questions) / r.Queries
 	}
 	for _, n := range w.c.Routers() {
-		r.Peak = max(r.Peak, w.metric([]*cluster.Node{n}, "spillway_router_store_reads_peak", ""))
+		r.Peak = max(r.Peak, w.metric([]*cluster.Node{n}, "spillway_router_peak_store_reads", ""))
 	}
 	w.step("%s: %.0f queries, p99 from resume to caught up %d ms", what, r.Queries, r.CaughtUp.P99)
 	return r, nil

@@ -103,6 +103,7 @@ type pair struct {
 	ways      []*pipe
 	admin     routerv1.AdminServiceClient
 	publisher routerv1.PublisherServiceClient
+	routerOps string
 }
 
 func newPair(t *testing.T) *pair {
@@ -170,6 +171,7 @@ func (p *pair) router(in *infra.Infra) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	p.routerOps = n.OpsAddr()
 	p.running(func(ctx context.Context) error { return n.Run(ctx, context.Background()) })
 	conn, err := grpc.NewClient(n.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -222,7 +224,20 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // metric reads one of an edge's; -1: there is none.
 func metric(t *testing.T, n *Node, name string) float64 {
 	t.Helper()
-	resp, err := http.Get("http://" + n.OpsAddr() + "/metrics")
+	for line := range strings.Lines(scrape(t, n.OpsAddr())) {
+		var value float64
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			if _, err := fmt.Sscan(rest, &value); err == nil {
+				return value
+			}
+		}
+	}
+	return -1
+}
+
+func scrape(t *testing.T, ops string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + ops + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,15 +247,7 @@ func metric(t *testing.T, n *Node, name string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(text)) {
-		var value float64
-		if rest, ok := strings.CutPrefix(line, name+" "); ok {
-			if _, err := fmt.Sscan(rest, &value); err == nil {
-				return value
-			}
-		}
-	}
-	return -1
+	return string(text)
 }
 
 // user is a client by hand.
