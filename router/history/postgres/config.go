@@ -22,6 +22,10 @@ type Config struct {
 	ReadConns int
 	// ConnectTimeout bounds one attempt to connect. Default 5 s; > 0.
 	ConnectTimeout time.Duration
+	// StatementTimeout ends a statement in the server, where a cancellation may not
+	// come through: the network is cut, the router is gone. Far above what a call
+	// lasts. Default 30 s; 0: the server's own setting.
+	StatementTimeout time.Duration
 	// MigrateTimeout bounds the wait for another router that migrates the same
 	// database, and the migration itself. Default 60 s; at least 1 s.
 	MigrateTimeout time.Duration
@@ -35,12 +39,13 @@ type Config struct {
 // Default works once DSN is set.
 func Default() Config {
 	return Config{
-		WriteConns:     4,
-		ReadConns:      4,
-		ConnectTimeout: 5 * time.Second,
-		MigrateTimeout: 60 * time.Second,
-		Migrate:        true,
-		Now:            time.Now,
+		WriteConns:       4,
+		ReadConns:        4,
+		ConnectTimeout:   5 * time.Second,
+		StatementTimeout: 30 * time.Second,
+		MigrateTimeout:   60 * time.Second,
+		Migrate:          true,
+		Now:              time.Now,
 	}
 }
 
@@ -61,6 +66,9 @@ func (c Config) Validate() error {
 	}
 	if c.ConnectTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("connect_timeout: %v: must be > 0", c.ConnectTimeout))
+	}
+	if c.StatementTimeout < 0 || c.StatementTimeout > 0 && c.StatementTimeout < time.Millisecond {
+		errs = append(errs, fmt.Errorf("statement_timeout: %v: must be 0 or at least 1ms", c.StatementTimeout))
 	}
 	if c.MigrateTimeout < time.Second {
 		errs = append(errs, fmt.Errorf("migrate_timeout: %v: must be at least 1s", c.MigrateTimeout))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ const testTimeout = 30 * time.Second
 
 // fixture is a store over an empty database, and connections beside it.
 type fixture struct {
-	t     *testing.T
+	t     testing.TB
 	ctx   context.Context
 	store history.Store
 	conn  *pgx.Conn // for transactions
@@ -163,6 +164,63 @@ func TestDeadlineEndsTheStatementInTheServer(t *testing.T) {
 	if outcomes, err := f.store.Append(f.ctx, []history.Run{run}); err != nil || outcomes[0] != history.Stored {
 		t.Fatalf("append afterwards: %v, %v", outcomes, err)
 	}
+}
+
+// Where no cancellation comes through, the server ends a statement by itself.
+func TestServerEndsAStatementByItself(t *testing.T) {
+	f := newFixture(t)
+	run := f.run("chat:a")
+	cfg := postgres.Default()
+	cfg.DSN, cfg.StatementTimeout = f.conn.Config().ConnString(), 100*time.Millisecond
+	s, err := postgres.Open(f.ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f.exec("BEGIN")
+	f.exec("LOCK TABLE history_events IN ACCESS EXCLUSIVE MODE")
+	_, err = s.Append(f.ctx, []history.Run{run})
+	var refused *history.RefusedError
+	if err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), "57014") {
+		t.Errorf("append: %v, want a cancelled statement", err)
+	}
+	if _, err := s.Read(f.ctx, []history.Range{{Channel: "chat:a", Limit: 1}}); err == nil || !strings.Contains(err.Error(), "57014") {
+		t.Errorf("read: %v, want a cancelled statement", err)
+	}
+	f.exec("ROLLBACK")
+	if outcomes, err := s.Append(f.ctx, []history.Run{run}); err != nil || outcomes[0] != history.Stored {
+		t.Fatalf("append afterwards: %v, %v", outcomes, err)
+	}
+}
+
+// However many call at once, each pool keeps to its size, and readers that wait
+// keep no writer waiting.
+func TestPoolsKeepToTheirSizes(t *testing.T) {
+	f := newFixture(t)
+	run := f.run("chat:a")
+	f.exec("BEGIN")
+	f.exec("LOCK TABLE history_events IN ACCESS EXCLUSIVE MODE")
+	ctx, cancel := context.WithCancel(f.ctx)
+	var waiting sync.WaitGroup
+	for range 20 {
+		// Own nothing; end when ctx does; waited for below.
+		waiting.Go(func() { _, _ = f.store.Read(ctx, []history.Range{{Channel: "chat:a", Limit: 1}}) })
+	}
+	f.waiting(postgres.Default().ReadConns, "%range%")
+	if heads, err := f.store.Heads(f.ctx, []history.HeadQuery{{Channel: "chat:a"}}); err != nil || heads[0].Epoch != run.Epoch {
+		t.Errorf("a head behind readers that wait: %+v, %v", heads, err)
+	}
+	for range 20 {
+		// Own nothing; end when ctx does; waited for below.
+		waiting.Go(func() { _, _ = f.store.Append(ctx, []history.Run{run}) })
+	}
+	f.waiting(postgres.Default().WriteConns, "%won%")
+	f.waiting(postgres.Default().ReadConns, "%range%")
+	cancel()
+	waiting.Wait()
+	f.waiting(0, "%range%")
+	f.waiting(0, "%won%")
+	f.exec("ROLLBACK")
 }
 
 // Two owners lock the same rows in opposite orders: the loser of the deadlock

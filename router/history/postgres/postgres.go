@@ -91,9 +91,13 @@ func newPool(ctx context.Context, cfg Config, conns int, watch func(*pgconn.PgCo
 	pc.MaxConns = int32(conns)
 	pc.MinConns = 0 // also against a pool_min_conns in the DSN above MaxConns
 	pc.ConnConfig.ConnectTimeout = cfg.ConnectTimeout
-	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		useColumnCodecs(conn.TypeMap())
-		return nil
+		if cfg.StatementTimeout == 0 {
+			return nil
+		}
+		_, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", cfg.StatementTimeout.Milliseconds()))
+		return err
 	}
 	if watch != nil {
 		pc.ConnConfig.BuildContextWatcherHandler = watch
