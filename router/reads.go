@@ -16,6 +16,7 @@ import (
 var (
 	errTooManyReads = errors.New("too many reads are waiting")
 	errExpired      = errors.New("not read in time")
+	errRowGone      = errors.New("a channel's row is gone again")
 )
 
 // readKey names what is read: equal keys share one flight.
@@ -379,7 +380,8 @@ func (r *reads) read(ctx context.Context, flights []*flight, results []readResul
 	return missing
 }
 
-// create makes rows, so that a channel has an epoch before its first event.
+// create makes rows, so that a channel has an epoch before its first event. What was
+// published since the first look is read once more: it is not history that is gone.
 func (r *reads) create(ctx context.Context, flights []*flight, missing []int, results []readResult) {
 	at := make(map[string]int, len(missing)) // Heads wants distinct channels
 	var queries []history.HeadQuery
@@ -392,6 +394,8 @@ func (r *reads) create(ctx context.Context, flights []*flight, missing []int, re
 	}
 	r.metrics.storeCalls.heads.Inc()
 	found, err := r.store.Heads(ctx, queries)
+	var again []*flight
+	var of []int
 	for _, i := range missing {
 		if err != nil {
 			results[i].err = err
@@ -399,6 +403,19 @@ func (r *reads) create(ctx context.Context, flights []*flight, missing []int, re
 		}
 		h := &found[at[flights[i].key.channel]]
 		results[i] = readResult{epoch: h.Epoch, head: h.Offset, floor: h.Offset + 1}
+		if h.Offset > 0 {
+			again, of = append(again, flights[i]), append(of, i)
+		}
+	}
+	if len(again) == 0 {
+		return
+	}
+	second := make([]readResult, len(again))
+	for _, i := range r.read(ctx, again, second) {
+		second[i].err = errRowGone
+	}
+	for i, res := range second {
+		results[of[i]] = res
 	}
 }
 

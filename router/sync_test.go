@@ -1,8 +1,10 @@
 package router
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
 
@@ -473,5 +476,37 @@ func TestARouterNumbersNothingForItsPredecessor(t *testing.T) {
 	n.members.set(snapshotOf(2, routerMember("r1", "")))
 	if after := n.publish1("brief:a", "3", ""); after.Epoch == before.Epoch || after.Offset != 1 {
 		t.Errorf("before at %v, registered at %v", before, after)
+	}
+}
+
+// busyStore publishes on a channel between a reader's look for its row, which was not
+// there, and the making of it.
+type busyStore struct {
+	history.Store
+	once sync.Once
+}
+
+func (s *busyStore) Heads(ctx context.Context, queries []history.HeadQuery) ([]history.Head, error) {
+	s.once.Do(func() {
+		heads, err := s.Store.Heads(ctx, queries)
+		if err == nil {
+			_, err = s.Store.Append(ctx, []history.Run{{Channel: queries[0].Channel, Epoch: heads[0].Epoch, Events: []history.Event{
+				{Offset: 1, Data: []byte("1")}, {Offset: 2, Data: []byte("2")},
+			}}})
+		}
+		if err != nil {
+			panic(err)
+		}
+	})
+	return s.Store.Heads(ctx, queries)
+}
+
+// The first events of a channel came while a reader made its row: they are read, not
+// told as history that is gone.
+func TestEventsThatComeBeforeTheRowOfAReaderAreRead(t *testing.T) {
+	n := start(t, &busyStore{Store: memory.New(memory.Default())}, nil)
+	page, err := n.hist.ReadHistory(testContext(t), &routerv1.ReadHistoryRequest{Channel: "chat:new"})
+	if err != nil || page.Head != 2 || page.First != 1 || len(page.Events) != 2 {
+		t.Errorf("%v, %v", page, err)
 	}
 }
