@@ -74,7 +74,8 @@ func (p *publication) measure() {
 // call waits for publications that came together.
 type call struct {
 	pending  atomic.Int64
-	finished chan struct{} // closed when pending is 0
+	finished chan struct{} // closed when pending is 0, if there is no notify
+	notify   chan struct{} // capacity 1: signalled when pending is 0; many calls share it
 }
 
 func newCall(n int) *call {
@@ -91,21 +92,34 @@ func newCall(n int) *call {
 func (p *publication) finish(res result) {
 	p.result = res
 	p.stage.Store(done)
-	if p.call.pending.Add(-1) == 0 {
-		close(p.call.finished)
+	c := p.call
+	if c.pending.Add(-1) > 0 {
+		return
 	}
+	if c.notify != nil {
+		signal(c.notify)
+		return
+	}
+	close(c.finished)
 }
 
 // wait returns the results in order: all of them, or what is known when ctx ends.
 func (c *call) wait(ctx context.Context, pubs []*publication) []result {
-	results := make([]result, len(pubs))
 	select {
 	case <-c.finished:
-		for i, p := range pubs {
-			results[i] = p.result
-		}
 	case <-ctx.Done():
-		for i, p := range pubs {
+	}
+	return c.results(pubs)
+}
+
+// results are all of them if all are there, else what is known: who asks waits no more.
+func (c *call) results(pubs []*publication) []result {
+	results := make([]result, len(pubs))
+	all := c.pending.Load() == 0
+	for i, p := range pubs {
+		if all {
+			results[i] = p.result
+		} else {
 			results[i] = p.giveUp()
 		}
 	}

@@ -28,8 +28,9 @@ const maxForwardBytes = 2 << 20
 // flow keeps the order of one publisher's calls (a PublishStream): what goes to
 // other routers waits for what went before. The zero value is for a single call.
 type flow struct {
-	seq  uint64 // of the view at the last call
-	last <-chan struct{}
+	seq      uint64 // of the view at the last call
+	last     <-chan struct{}
+	deadline time.Time // of the call that is started
 }
 
 // publish starts publications that share a call: those whose channel is ours
@@ -44,7 +45,7 @@ func (r *Router) publish(ctx context.Context, pubs []*publication, f *flow) {
 		case <-ctx.Done():
 		}
 	}
-	remote := make(map[string]*group)
+	var remote map[string]*group
 	for _, p := range pubs {
 		if p.stage.Load() == done {
 			continue // refused when it was looked at
@@ -56,6 +57,9 @@ func (r *Router) publish(ctx context.Context, pubs []*publication, f *flow) {
 		}
 		g := remote[owner.Id]
 		if g == nil {
+			if remote == nil {
+				remote = make(map[string]*group)
+			}
 			g = &group{owner: owner}
 			remote[owner.Id] = g
 		}
@@ -77,14 +81,17 @@ func (r *Router) forward(ctx context.Context, groups map[string]*group, f *flow,
 	}
 	var before <-chan struct{}
 	arrived := make(chan struct{})
+	end := func() {}
 	if f != nil {
 		before = f.last
 		f.last, f.seq = arrived, seq
+		ctx, end = context.WithDeadline(ctx, f.deadline)
 	}
 	// It sends the groups, after those of the flow's last call, and ends with the
 	// calls' deadline; Run waits for it.
 	r.calls.Go(func() {
 		defer close(arrived)
+		defer end()
 		if before != nil {
 			select {
 			case <-before:

@@ -2,10 +2,7 @@ package router
 
 import (
 	"context"
-	"errors"
-	"io"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
@@ -22,11 +19,13 @@ type publisherService struct {
 
 // Publish takes one event.
 func (s publisherService) Publish(ctx context.Context, request *routerv1.PublishRequest) (*routerv1.PublishResponse, error) {
-	results, channels := s.publishAll(ctx, []*routerv1.Publication{request.Publication}, nil)
+	results, pubs := s.publishAll(ctx, []*routerv1.Publication{request.Publication}, nil)
 	if results[0].code != codes.OK {
 		return nil, statusOf(results[0])
 	}
-	return &routerv1.PublishResponse{Placed: placed(channels[0], results[0])}, nil
+	response := &routerv1.PublishResponse{Placed: &routerv1.Placed{}}
+	place(response.Placed, pubs[0].channel, &results[0])
+	return response, nil
 }
 
 // PublishBatch takes up to 1,000 events.
@@ -34,8 +33,8 @@ func (s publisherService) PublishBatch(ctx context.Context, request *routerv1.Pu
 	if n := len(request.Publications); n > maxBatch {
 		return nil, statusOf(invalid("publications: at most 1000 are allowed"))
 	}
-	results, channels := s.publishAll(ctx, request.Publications, nil)
-	return &routerv1.PublishBatchResponse{Results: publishResults(channels, results)}, nil
+	results, pubs := s.publishAll(ctx, request.Publications, nil)
+	return &routerv1.PublishBatchResponse{Results: publishResults(pubs, results)}, nil
 }
 
 // Broadcast publishes one event on up to 1,000 channels.
@@ -50,31 +49,23 @@ func (s publisherService) Broadcast(ctx context.Context, request *routerv1.Broad
 	for i := range publications {
 		publications[i] = request.Publication
 	}
-	results, channels := s.publishAll(ctx, publications, request.Channels)
-	return &routerv1.BroadcastResponse{Results: publishResults(channels, results)}, nil
+	results, pubs := s.publishAll(ctx, publications, request.Channels)
+	return &routerv1.BroadcastResponse{Results: publishResults(pubs, results)}, nil
 }
 
-func (s publisherService) publishAll(ctx context.Context, in []*routerv1.Publication, channels []string) ([]result, []string) {
+func (s publisherService) publishAll(ctx context.Context, in []*routerv1.Publication, channels []string) ([]result, []*publication) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.PublishDeadline)
 	defer cancel()
-	c, pubs := s.prepare(in, channels)
+	c := newCall(len(in))
+	pubs := s.prepare(c, in, channels)
 	s.publish(ctx, pubs, nil)
-	return c.wait(ctx, pubs), names(pubs)
-}
-
-func names(pubs []*publication) []string {
-	out := make([]string, len(pubs))
-	for i, p := range pubs {
-		out[i] = p.channel
-	}
-	return out
+	return c.wait(ctx, pubs), pubs
 }
 
 // prepare makes publications of what a backend sent; those that are not
 // admitted are finished. channels, if given, replace the publications' own; then
 // the one event is looked at once.
-func (s publisherService) prepare(in []*routerv1.Publication, channels []string) (*call, []*publication) {
-	c := newCall(len(in))
+func (s publisherService) prepare(c *call, in []*routerv1.Publication, channels []string) []*publication {
 	pubs := make([]*publication, len(in))
 	block := make([]publication, len(in))
 	var compact []byte
@@ -107,107 +98,32 @@ func (s publisherService) prepare(in []*routerv1.Publication, channels []string)
 			compact, p.event.Binary = p.event.Data, false
 		}
 	}
-	return c, pubs
+	return pubs
 }
 
-// PublishStream takes events and answers each request in order. At most
-// StreamRequests requests are unanswered; then it reads no further.
-func (s publisherService) PublishStream(stream grpc.BidiStreamingServer[routerv1.PublishStreamRequest, routerv1.PublishStreamResponse]) error {
-	flights := make(chan *streamFlight, s.cfg.StreamRequests)
-	ended := make(chan error, 1)
-	// It reads requests and ends with the stream, soon after this returns; the
-	// router waits for it when it stops.
-	s.streams.Go(func() {
-		defer close(flights)
-		ended <- s.readStream(stream, flights)
-	})
-	for f := range flights {
-		results := f.call.wait(f.ctx, f.pubs)
-		f.cancel()
-		if err := stream.Send(&routerv1.PublishStreamResponse{Results: publishResults(names(f.pubs), results)}); err != nil {
-			return err // the reader sees the stream end
-		}
+func place(to *routerv1.Placed, channel string, res *result) {
+	to.Channel, to.Epoch, to.Offset, to.Repeat = channel, wire.FormatEpoch(res.epoch), res.offset, res.repeat
+}
+
+// publishResults is what a batch hears, in one allocation for all that went well.
+func publishResults(pubs []*publication, results []result) []*routerv1.PublishResult {
+	type slot struct {
+		result  routerv1.PublishResult
+		outcome routerv1.PublishResult_Placed
+		placed  routerv1.Placed
 	}
-	return <-ended
-}
-
-// streamFlight is one unanswered request of a stream.
-type streamFlight struct {
-	call   *call
-	pubs   []*publication
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func (s publisherService) readStream(stream grpc.BidiStreamingServer[routerv1.PublishStreamRequest, routerv1.PublishStreamResponse], flights chan<- *streamFlight) error {
-	requests := make(chan *routerv1.PublishStreamRequest)
-	failed := make(chan error, 1)
-	// It receives and ends when the stream does; the router waits for it.
-	s.streams.Go(func() {
-		for {
-			request, err := stream.Recv()
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case requests <- request:
-			case <-stream.Context().Done():
-				return
-			}
-		}
-	})
-	var f flow
-	for {
-		select {
-		case request := <-requests:
-			if len(request.Publications) > maxBatch {
-				return statusOf(invalid("publications: at most 1000 are allowed"))
-			}
-			if !s.startFlight(stream.Context(), request, &f, flights) {
-				return nil
-			}
-		case err := <-failed:
-			if errors.Is(err, io.EOF) {
-				return nil // it sends no more; the rest is answered
-			}
-			return err
-		case <-stream.Context().Done():
-			return nil
-		case <-s.stop:
-			return errStopping
-		}
-	}
-}
-
-func (s publisherService) startFlight(ctx context.Context, request *routerv1.PublishStreamRequest, f *flow, flights chan<- *streamFlight) bool {
-	deadline, cancel := context.WithTimeout(ctx, s.cfg.PublishDeadline)
-	c, pubs := s.prepare(request.Publications, nil)
-	flight := &streamFlight{call: c, pubs: pubs, ctx: deadline, cancel: cancel}
-	// A place among the unanswered comes before the work.
-	select {
-	case flights <- flight:
-	case <-ctx.Done():
-		cancel()
-		return false
-	}
-	s.publish(deadline, pubs, f)
-	return true
-}
-
-func placed(channel string, res result) *routerv1.Placed {
-	return &routerv1.Placed{Channel: channel, Epoch: wire.FormatEpoch(res.epoch), Offset: res.offset, Repeat: res.repeat}
-}
-
-func publishResults(channels []string, results []result) []*routerv1.PublishResult {
+	block := make([]slot, len(results))
 	out := make([]*routerv1.PublishResult, len(results))
-	for i, res := range results {
-		out[i] = &routerv1.PublishResult{}
-		if res.code == codes.OK {
-			out[i].Outcome = &routerv1.PublishResult_Placed{Placed: placed(channels[i], res)}
-		} else {
-			out[i].Outcome = &routerv1.PublishResult_Failure{Failure: failure(res)}
+	for i := range results {
+		res, b := &results[i], &block[i]
+		out[i] = &b.result
+		if res.code != codes.OK {
+			b.result.Outcome = &routerv1.PublishResult_Failure{Failure: failure(*res)}
+			continue
 		}
+		place(&b.placed, pubs[i].channel, res)
+		b.outcome.Placed = &b.placed
+		b.result.Outcome = &b.outcome
 	}
 	return out
 }
