@@ -52,7 +52,7 @@ func TestOffsetsAreExactUpToTheLast(t *testing.T) {
 	s := open(t, path)
 	conn := beside(t, path)
 	historytest.LastOffsets(t, s, func(channel string, head uint64) {
-		exec(t, conn, "UPDATE channels SET head = ? WHERE channel = ?", int64(head), channel)
+		exec(t, conn, "UPDATE heads SET head = ?1, first = ?1 + 1 WHERE id = (SELECT id FROM names WHERE channel = ?2)", int64(head), channel)
 	})
 }
 

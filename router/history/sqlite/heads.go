@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/spillway-io/spillway/router/history"
@@ -53,42 +51,54 @@ func (s *Store) createAll(ctx context.Context, queries []history.HeadQuery, head
 			if found {
 				continue
 			}
-			var epoch int64
-			if err := w.epoch.QueryRow().Scan(&epoch); err != nil {
+			if heads[i], err = w.make(queries[i].Channel); err != nil {
 				return err
 			}
-			if _, err := w.create.Exec(queries[i].Channel, epoch); err != nil {
-				return err
-			}
-			heads[i] = history.Head{Channel: queries[i].Channel, Epoch: uint64(epoch)}
 		}
 		return nil
 	})
 }
 
+func (w *writer) make(channel string) (history.Head, error) {
+	epoch, err := w.nextEpoch(0)
+	if err != nil {
+		return history.Head{}, err
+	}
+	if _, err := w.name.run(channel, epoch); err != nil {
+		return history.Head{}, err
+	}
+	_, err = w.create.run(epoch, history.Namespace(channel))
+	return history.Head{Channel: channel, Epoch: uint64(epoch)}, err
+}
+
+// nextEpoch is the next of the sequence, which goes on above floor.
+func (w *writer) nextEpoch(floor int64) (int64, error) {
+	row, err := w.epoch.one(floor)
+	if err != nil {
+		return 0, err
+	}
+	return row[0].(int64), nil
+}
+
 // readHead fills head if the channel has a row.
 func (r *reader) readHead(q history.HeadQuery, head *history.Head) (bool, error) {
-	row, err := r.row(q.Channel)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
+	c, err := r.head(q.Channel)
+	if err != nil || c == nil {
 		return false, err
 	}
-	*head = history.Head{Channel: q.Channel, Epoch: uint64(row.shown), Offset: uint64(row.head)}
+	*head = history.Head{Channel: q.Channel, Epoch: uint64(c.epoch), Offset: uint64(c.head)}
 	for _, key := range q.Keys {
-		var offset int64
-		err := r.repeat.QueryRow(row.id, row.epoch, key.Scope, key.Key).Scan(&offset)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
-		}
+		row, err := r.repeat.one(c.id, key.Scope, key.Key)
 		if err != nil {
 			return false, err
+		}
+		if row == nil {
+			continue
 		}
 		if head.Repeats == nil {
 			head.Repeats = make(map[history.Key]uint64)
 		}
-		head.Repeats[key] = uint64(offset)
+		head.Repeats[key] = uint64(row[0].(int64))
 	}
 	return true, nil
 }

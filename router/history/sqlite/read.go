@@ -2,54 +2,84 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
+	"database/sql/driver"
 	"fmt"
+	"slices"
 
 	"github.com/spillway-io/spillway/router/history"
+)
+
+const (
+	// shortTail is up to how many events behind the head a range is read newest
+	// first and turned round; longer ones are found first, then read in order.
+	shortTail = 32
+	// readChunk is how many events of a longer one are found at a time: a page
+	// that is full sooner has looked at no more than these in vain.
+	readChunk = 256
 )
 
 // reader is one connection that reads, owned by who took it from Store.readers.
 // The writer has one as well, over its own connection.
 type reader struct {
-	conn *sql.Conn
+	conn *conn
 
-	channel *sql.Stmt
-	first   *sql.Stmt
-	repeat  *sql.Stmt
-	forward *sql.Stmt
-	reverse *sql.Stmt
-	aged    *sql.Stmt
+	byName *stmt
+	byID   *stmt
+	repeat *stmt
+	event  *stmt
+	link   *stmt // an event without what it carries
+	marked *stmt
+
+	due    *stmt // channels by the age of their oldest event
+	oldKey *stmt
+	looked *stmt // how far retention by size has looked
+	walk   *stmt
+	newest *stmt
+	scan   *stmt
+	sized  *stmt
 }
 
-func newReader(ctx context.Context, conn *sql.Conn) (*reader, error) {
-	p := preparer{ctx: ctx, conn: conn}
-	const columns = `SELECT offset, time_ms, binary, sender, meta, data FROM events WHERE channel_id = ? AND epoch = ? `
+// value is what a row has in a column.
+type value = driver.Value
+
+func newReader(c *conn) (*reader, error) {
+	p := preparer{conn: c}
+	const columns = `h.id, h.epoch, h.head, h.last, h.first, h.oldest_ms`
 	r := &reader{
-		conn:    conn,
-		channel: p.prepare(`SELECT id, epoch, head, max(epoch, renewed) FROM channels WHERE channel = ?`),
-		first:   p.prepare(`SELECT offset FROM events WHERE channel_id = ? AND epoch = ? ORDER BY offset LIMIT 1`),
-		repeat:  p.prepare(`SELECT offset FROM keys WHERE channel_id = ? AND epoch = ? AND scope = ? AND key = ?`),
-		forward: p.prepare(columns + `AND offset > ? ORDER BY offset LIMIT ?`),
-		reverse: p.prepare(columns + `AND offset < ? ORDER BY offset DESC LIMIT ?`),
-		// some channels after a name, each with its oldest event
-		aged: p.prepare(`SELECT c.channel, c.id, c.epoch, c.head, e.offset, e.time_ms
-			FROM (SELECT * FROM channels WHERE channel > ? ORDER BY channel LIMIT ?) c
-			LEFT JOIN events e ON e.id = (SELECT id FROM events
-				WHERE channel_id = c.id AND epoch = c.epoch ORDER BY offset LIMIT 1)
-			ORDER BY c.channel`),
+		conn:   c,
+		byName: p.prepare(`SELECT ` + columns + ` FROM names n JOIN heads h ON h.id = n.id WHERE n.channel = ?`),
+		byID:   p.prepare(`SELECT ` + columns + ` FROM heads h WHERE h.id = ?`),
+		repeat: p.prepare(`SELECT offset FROM repeats WHERE channel_id = ? AND scope = ? AND key = ?`),
+		event:  p.prepare(`SELECT channel_id, offset, prev, time_ms, binary, sender, meta, data FROM log WHERE id = ?`),
+		link:   p.prepare(`SELECT channel_id, offset, prev, time_ms FROM log WHERE id = ?`),
+		marked: p.prepare(`SELECT place FROM marks WHERE channel_id = ? AND offset = ?`),
+		due:    p.prepare(`SELECT id FROM heads WHERE namespace = ? AND oldest_ms < ? ORDER BY oldest_ms LIMIT ?`),
+		oldKey: p.prepare(`SELECT 1 FROM repeats WHERE time_ms < ? LIMIT 1`),
+		looked: p.prepare(`SELECT rules, walked, scanned, (SELECT coalesce(max(id), 0) FROM log) FROM retention`),
+		walk:   p.prepare(`SELECT id, namespace, head, first FROM heads WHERE id > ? ORDER BY id LIMIT ?`),
+		newest: p.prepare(`SELECT coalesce(max(id), 0) FROM log`),
+		scan:   p.prepare(`SELECT channel_id FROM log WHERE id > ? AND id <= ?`),
+		sized:  p.prepare(`SELECT id, namespace, head, first FROM heads WHERE id = ?`),
 	}
 	return r, p.err
 }
 
-// row of a channel. Its events are stored under epoch, for good; shown is the
-// epoch that everybody else knows: of the last renewal, else the same.
-type row struct{ id, epoch, head, shown int64 }
+// row of a channel: first..head are stored, last is where head is in the log.
+type row struct {
+	id, epoch, head, last, first int64
+	oldestMS                     int64 // of first; of no meaning if nothing is stored
+}
 
-func (r *reader) row(channel string) (row, error) {
-	var c row
-	err := r.channel.QueryRow(channel).Scan(&c.id, &c.epoch, &c.head, &c.shown)
-	return c, err
+// head of a channel by its name; nil: it has none.
+func (r *reader) head(channel string) (*row, error) { return readRow(r.byName.one(channel)) }
+
+func readRow(v []value, err error) (*row, error) {
+	if err != nil || v == nil {
+		return nil, err
+	}
+	c := &row{id: v[0].(int64), epoch: v[1].(int64), head: v[2].(int64), last: v[3].(int64), first: v[4].(int64)}
+	c.oldestMS, _ = v[5].(int64)
+	return c, nil
 }
 
 // Read implements history.Store: all ranges from one snapshot, one reader.
@@ -78,63 +108,166 @@ func (s *Store) Read(ctx context.Context, ranges []history.Range) ([]history.Pag
 }
 
 func (r *reader) readPage(ctx context.Context, rng *history.Range, p *history.Page) error {
-	c, err := r.row(rng.Channel)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
+	c, err := r.head(rng.Channel)
+	if err != nil || c == nil {
 		return err
 	}
-	p.Exists, p.Epoch, p.Head = true, uint64(c.shown), uint64(c.head)
-	var first int64
-	err = r.first.QueryRow(c.id, c.epoch).Scan(&first)
-	if errors.Is(err, sql.ErrNoRows) {
-		p.First = p.Head + 1
-		return nil
+	p.Exists, p.Epoch, p.Head, p.First = true, uint64(c.epoch), uint64(c.head), uint64(c.first)
+	if rng.Reverse {
+		newest := c.head
+		if rng.Before != 0 {
+			newest = min(newest, history.Signed(rng.Before)-1)
+		}
+		err = r.backward(ctx, c, newest, rng, p)
+	} else {
+		err = r.forward(ctx, c, max(c.first, history.Signed(min(rng.After, history.MaxOffset))+1), rng, p)
 	}
-	if err != nil {
-		return err
-	}
-	p.First = uint64(first)
-	if !rng.Reverse && rng.After >= p.Head {
-		return nil
-	}
-	return r.readEvents(ctx, c, rng, p)
+	p.More = more(rng, p)
+	return err
 }
 
-func (r *reader) readEvents(ctx context.Context, c row, rng *history.Range, p *history.Page) error {
-	stmt, bound := r.forward, rng.After
-	if rng.Reverse {
-		stmt, bound = r.reverse, rng.Before
-		if bound == 0 {
-			bound = p.Head + 1
-		}
+// backward reads newest, newest-1, ... as far as the range goes.
+func (r *reader) backward(ctx context.Context, c *row, newest int64, rng *history.Range, p *history.Page) error {
+	if newest < c.first {
+		return nil
 	}
-	rows, err := stmt.Query(c.id, c.epoch, history.Signed(bound), rng.Limit)
+	place, err := r.find(c, newest)
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	size := 0
-	for rows.Next() {
-		var e history.Event
-		if err := rows.Scan(&e.Offset, &e.TimeMS, &e.Binary, &e.From, &e.Meta, &e.Data); err != nil {
+	for size, offset := 0, newest; offset >= c.first && len(p.Events) < rng.Limit; offset-- {
+		e, prev, err := r.at(c, place, offset)
+		if err != nil {
 			return err
 		}
-		if e.Data == nil {
-			e.Data = []byte{} // how the driver gives an empty blob
-		}
-		size += e.Size()
-		if rng.MaxBytes > 0 && size > rng.MaxBytes && len(p.Events) > 0 {
-			break
+		if size += e.Size(); overfull(rng, p, size) {
+			return nil
 		}
 		p.Events = append(p.Events, e)
+		place = prev
 		if len(p.Events)%lookEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
-	p.More = more(rng, p)
-	return rows.Err()
+	return nil
+}
+
+// forward reads oldest, oldest+1, ... as far as the range goes.
+func (r *reader) forward(ctx context.Context, c *row, oldest int64, rng *history.Range, p *history.Page) error {
+	if n := c.head - oldest + 1; n <= shortTail && n <= int64(rng.Limit) {
+		var tail history.Page
+		all := history.Range{Limit: int(n), MaxBytes: rng.MaxBytes}
+		if err := r.backward(ctx, c, c.head, &all, &tail); err != nil || len(tail.Events) == int(n) {
+			slices.Reverse(tail.Events)
+			p.Events = tail.Events
+			return err
+		} // it does not fit: which events do, only their order tells
+	}
+	size := 0
+	for oldest <= c.head && len(p.Events) < rng.Limit {
+		places, err := r.places(c, oldest, min(c.head, oldest+min(readChunk, int64(rng.Limit-len(p.Events)))-1))
+		if err != nil {
+			return err
+		}
+		for i := range places {
+			e, _, err := r.at(c, places[i].place, oldest)
+			if err != nil {
+				return err
+			}
+			if size += e.Size(); overfull(rng, p, size) {
+				return nil
+			}
+			p.Events = append(p.Events, e)
+			oldest++
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// overfull: another event makes the page's events size bytes, which is too much.
+func overfull(rng *history.Range, p *history.Page, size int) bool {
+	return rng.MaxBytes > 0 && size > rng.MaxBytes && len(p.Events) > 0
+}
+
+// at reads the event of c that is at a place of the log, and where the one
+// before it is.
+func (r *reader) at(c *row, place, offset int64) (history.Event, int64, error) {
+	v, err := r.event.one(place)
+	if err == nil {
+		err = checkPlace(v, c, place, offset)
+	}
+	if err != nil {
+		return history.Event{}, 0, err
+	}
+	e := history.Event{Offset: uint64(offset), TimeMS: v[3].(int64), Binary: v[4].(int64) != 0, From: v[5].(string)}
+	e.Meta, _ = v[6].([]byte)
+	if e.Data, _ = v[7].([]byte); e.Data == nil {
+		e.Data = []byte{} // how the driver gives an empty blob
+	}
+	return e, v[2].(int64), nil
+}
+
+// checkPlace tells a file that somebody else has changed from an answer.
+func checkPlace(v []value, c *row, place, offset int64) error {
+	if v == nil || v[0].(int64) != c.id || v[1].(int64) != offset {
+		return fmt.Errorf("the file is damaged: event %d of channel %d is not at %d of the log", offset, c.id, place)
+	}
+	return nil
+}
+
+// place of an event in the log, and its time.
+type place struct{ place, timeMS int64 }
+
+// find goes down from the head, or from a mark near enough.
+func (r *reader) find(c *row, offset int64) (int64, error) {
+	at, from := c.last, c.head
+	if up := (offset + markEvery - 1) / markEvery * markEvery; up < from {
+		v, err := r.marked.one(c.id, up)
+		if err != nil {
+			return 0, err
+		}
+		if v == nil {
+			return 0, fmt.Errorf("the file is damaged: event %d of channel %d has no mark", up, c.id)
+		}
+		at, from = v[0].(int64), up
+	}
+	for ; from > offset; from-- {
+		link, err := r.linkAt(c, at, from)
+		if err != nil {
+			return 0, err
+		}
+		at = link[2].(int64)
+	}
+	return at, nil
+}
+
+func (r *reader) linkAt(c *row, at, offset int64) ([]value, error) {
+	v, err := r.link.one(at)
+	if err == nil {
+		err = checkPlace(v, c, at, offset)
+	}
+	return v, err
+}
+
+// places finds oldest..newest, which must be stored, in that order.
+func (r *reader) places(c *row, oldest, newest int64) ([]place, error) {
+	at, err := r.find(c, newest)
+	if err != nil {
+		return nil, err
+	}
+	places := make([]place, newest-oldest+1)
+	for offset := newest; offset >= oldest; offset-- {
+		link, err := r.linkAt(c, at, offset)
+		if err != nil {
+			return nil, err
+		}
+		places[offset-oldest] = place{at, link[3].(int64)}
+		at = link[2].(int64)
+	}
+	return places, nil
 }
 
 // more: without holes, the last event of a page that is not an end of the

@@ -2,15 +2,13 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/spillway-io/spillway/router/history"
 )
 
-// Renew implements history.Store. The events and keys of a channel stay under
-// the epoch that its row was made with; only what readers are told changes.
+// Renew implements history.Store. Events and keys are stored under the channel,
+// not under its epoch: only the row changes.
 func (s *Store) Renew(ctx context.Context, renewals []history.Renewal) ([]history.Head, error) {
 	if err := history.CheckRenewals(renewals); err != nil {
 		return nil, err
@@ -21,7 +19,7 @@ func (s *Store) Renew(ctx context.Context, renewals []history.Renewal) ([]histor
 			if i%lookEvery == 0 && ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if err := w.renew(ctx, &renewals[i], &heads[i]); err != nil {
+			if err := w.renewOne(&renewals[i], &heads[i]); err != nil {
 				return err
 			}
 		}
@@ -33,30 +31,25 @@ func (s *Store) Renew(ctx context.Context, renewals []history.Renewal) ([]histor
 	return heads, nil
 }
 
-// renew runs inside a write transaction: nothing comes between the look and the
-// change.
-func (w *writer) renew(ctx context.Context, r *history.Renewal, head *history.Head) error {
+// renewOne runs inside a write transaction: nothing comes between the look and
+// the change.
+func (w *writer) renewOne(r *history.Renewal, head *history.Head) error {
 	head.Channel = r.Channel
-	c, err := w.row(r.Channel)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
+	c, err := w.head(r.Channel)
+	if err != nil || c == nil {
 		return err
 	}
-	if c.shown == history.Signed(r.Epoch) && c.head == history.Signed(r.Head) {
-		c.shown = int64(r.New)
+	if c.epoch == history.Signed(r.Epoch) && c.head == history.Signed(r.Head) {
+		c.epoch = int64(r.New)
 		if r.New == 0 {
-			above := history.Signed(max(r.Floor, r.Epoch))
-			err = w.conn.QueryRowContext(ctx, `UPDATE counters SET value = max(value, ?) + 1 WHERE name = 'epoch' RETURNING value`, above).Scan(&c.shown)
+			if c.epoch, err = w.nextEpoch(history.Signed(max(r.Floor, r.Epoch))); err != nil {
+				return err
+			}
 		}
-		if err == nil {
-			_, err = w.conn.ExecContext(ctx, `UPDATE channels SET renewed = ? WHERE channel = ?`, c.shown, r.Channel)
-		}
-		if err != nil {
+		if _, err = w.renew.run(c.epoch, c.id); err != nil {
 			return err
 		}
 	}
-	head.Epoch, head.Offset = uint64(c.shown), uint64(c.head)
+	head.Epoch, head.Offset = uint64(c.epoch), uint64(c.head)
 	return nil
 }

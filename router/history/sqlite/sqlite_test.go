@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -39,4 +40,20 @@ func TestStoreKeepsItsPromises(t *testing.T) {
 func TestKilledWriterLosesNothingAcked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
 	historytest.Crash(t, path, openAt(path))
+}
+
+// Whoever copies the file of a store that was closed has all of it.
+func TestCloseLeavesOneFile(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, filepath.Join(dir, "history.db"))
+	if _, err := s.Heads(context.Background(), []history.HeadQuery{{Channel: "chat:a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("left behind: %v, %v", files, err)
+	}
 }

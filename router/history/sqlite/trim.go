@@ -2,45 +2,72 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spillway-io/spillway/router/history"
 )
 
 const (
-	trimPage  = 500   // channels looked at in one read transaction
+	trimPage  = 1_000 // channels found in one read transaction
 	trimChunk = 1_000 // rows deleted in one write transaction: some 10 ms in which nothing is appended
 )
 
-// aged is a channel with its oldest event.
-type aged struct {
-	channel string
-	row     row
-	first   sql.NullInt64 // NULL: no events
-	timeMS  sql.NullInt64
-}
-
-// cut is the way that one rule goes through one channel.
+// cut is what retention wants of one channel; it is compared with its row again
+// in the transaction that deletes, since others may have trimmed it meanwhile.
 type cut struct {
-	row      row
-	first    int64 // oldest offset still there
-	floor    int64 // by size: everything up to here goes
-	cutoffMS int64 // by age: everything older goes; 0 without a TTL
+	id       int64
+	size     int64 // newest events that stay; 0: no bound
+	cutoffMS int64 // everything older goes; math.MinInt64: no bound
 }
 
-// Trim implements history.Store. It looks at the oldest event of every channel,
-// page by page, and deletes in chunks; writers come in between.
+// trimmer is the statements of retention on the writer's connection.
+type trimmer struct {
+	forget *stmt
+	unmark *stmt
+	began  *stmt // sets first, and its time
+	given  *stmt // places of the log are not given twice
+	keys   *stmt
+	reset  *stmt
+	looked *stmt
+}
+
+func (t *trimmer) prepare(p *preparer) {
+	t.forget = p.prepare(`DELETE FROM log WHERE id = ?`)
+	t.unmark = p.prepare(`DELETE FROM marks WHERE channel_id = ? AND offset < ?`)
+	t.began = p.prepare(`UPDATE heads SET first = ?, oldest_ms = ? WHERE id = ?`)
+	t.given = p.prepare(`UPDATE counters SET value = max(value, ?) WHERE name = 'log'`)
+	t.keys = p.prepare(`DELETE FROM repeats WHERE (channel_id, scope, key) IN (
+		SELECT channel_id, scope, key FROM repeats WHERE time_ms < ? ORDER BY time_ms LIMIT ?)`)
+	t.reset = p.prepare(`UPDATE retention SET rules = ?, walked = 0, scanned = ?`)
+	t.looked = p.prepare(`UPDATE retention SET walked = ?, scanned = ? WHERE rules = ?`)
+}
+
+// Trim implements history.Store. What it looks at grows with what must go and
+// with what has been published since it looked last, not with the number of
+// channels: the oldest event of each channel is indexed by its time, and by size
+// only channels are looked at that the log names since. Writers come in between.
 func (s *Store) Trim(ctx context.Context, rules []history.Retention, keyWindow time.Duration, limit int) (int, error) {
 	if err := history.CheckTrim(rules, limit); err != nil {
 		return 0, err
 	}
-	gone, err := s.trimEvents(ctx, rules, limit)
+	byNamespace := make(map[string]history.Retention, len(rules))
+	for _, rule := range rules {
+		byNamespace[rule.Namespace] = rule
+	}
+	now := s.cfg.Now()
+	// What a size takes may bring an old event to the front, hence first.
+	gone, err := s.trimBySize(ctx, byNamespace, limit)
+	if err == nil && gone < limit {
+		var n int
+		n, err = s.trimByAge(ctx, byNamespace, now, limit-gone)
+		gone += n
+	}
 	if err == nil && keyWindow > 0 && gone < limit {
-		var keys int
-		keys, err = s.trimKeys(ctx, s.cfg.Now().Add(-keyWindow).UnixMilli(), limit-gone)
-		gone += keys
+		var n int
+		n, err = s.trimKeys(ctx, now.Add(-keyWindow).UnixMilli(), limit-gone)
+		gone += n
 	}
 	if err != nil {
 		return gone, fmt.Errorf("trim history: %w", err)
@@ -48,68 +75,43 @@ func (s *Store) Trim(ctx context.Context, rules []history.Retention, keyWindow t
 	return gone, nil
 }
 
-func (s *Store) trimEvents(ctx context.Context, rules []history.Retention, limit int) (int, error) {
-	byNamespace := make(map[string]history.Retention, len(rules))
+// trimByAge cuts the channels whose oldest event is too old; a channel that has
+// been cut is not among them any more.
+func (s *Store) trimByAge(ctx context.Context, rules map[string]history.Retention, now time.Time, limit int) (int, error) {
+	gone := 0
 	for _, rule := range rules {
-		byNamespace[rule.Namespace] = rule
-	}
-	now := s.cfg.Now()
-	gone, after := 0, ""
-	for gone < limit {
-		page, err := s.agedPage(ctx, after)
-		if err != nil {
-			return gone, err
+		if rule.TTL == 0 {
+			continue
 		}
-		n, err := s.cutAll(ctx, due(page, byNamespace, now), limit-gone)
-		gone += n
-		if err != nil || len(page) < trimPage {
-			return gone, err
+		c := cut{size: int64(rule.Size), cutoffMS: now.Add(-rule.TTL).UnixMilli()}
+		for gone < limit {
+			cuts, err := s.dueByAge(ctx, rule.Namespace, c)
+			if err != nil {
+				return gone, err
+			}
+			n, err := s.cutAll(ctx, cuts, limit-gone)
+			gone += n
+			if err != nil {
+				return gone, err
+			}
+			if len(cuts) < trimPage {
+				break
+			}
 		}
-		after = page[len(page)-1].channel
 	}
 	return gone, nil
 }
 
-func (s *Store) agedPage(ctx context.Context, after string) ([]aged, error) {
-	page := make([]aged, 0, trimPage)
-	err := s.read(ctx, func(r *reader) error {
-		rows, err := r.aged.Query(after, trimPage)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var a aged
-			if err := rows.Scan(&a.channel, &a.row.id, &a.row.epoch, &a.row.head, &a.first, &a.timeMS); err != nil {
-				return err
-			}
-			page = append(page, a)
-		}
-		return rows.Err()
-	})
-	return page, err
-}
-
-// due are the channels whose oldest event must go.
-func due(page []aged, rules map[string]history.Retention, now time.Time) []cut {
+func (s *Store) dueByAge(ctx context.Context, namespace string, c cut) ([]cut, error) {
 	var cuts []cut
-	for _, a := range page {
-		rule, ok := rules[history.Namespace(a.channel)]
-		if !ok || !a.first.Valid {
-			continue
-		}
-		c := cut{row: a.row, first: a.first.Int64}
-		if rule.Size > 0 {
-			c.floor = a.row.head - int64(rule.Size)
-		}
-		if rule.TTL > 0 {
-			c.cutoffMS = now.Add(-rule.TTL).UnixMilli()
-		}
-		if c.first <= c.floor || a.timeMS.Int64 < c.cutoffMS {
+	err := s.read(ctx, func(r *reader) error {
+		return r.due.each(func(v []value) bool {
+			c.id = v[0].(int64)
 			cuts = append(cuts, c)
-		}
-	}
-	return cuts
+			return true
+		}, namespace, c.cutoffMS, int64(trimPage))
+	})
+	return cuts, err
 }
 
 // cutAll works through cuts, as many as fit into one transaction at a time.
@@ -119,15 +121,20 @@ func (s *Store) cutAll(ctx context.Context, cuts []cut, limit int) (int, error) 
 		budget := min(limit-gone, trimChunk)
 		left := budget
 		err := s.write(ctx, func(w *writer) error {
-			for len(cuts) > 0 && left > 0 && ctx.Err() == nil {
-				n, err := w.cutOne(&cuts[0], left)
-				if err != nil {
-					return err
-				}
+			place, err := number(w.top)
+			if err == nil {
+				_, err = w.trimmer.given.run(place)
+			}
+			for err == nil && len(cuts) > 0 && left > 0 && ctx.Err() == nil {
+				var n int
+				n, err = w.cut(cuts[0], left)
 				if n < left {
 					cuts = cuts[1:] // this one is done
 				}
 				left -= n
+			}
+			if err != nil {
+				return err
 			}
 			return ctx.Err()
 		})
@@ -139,50 +146,93 @@ func (s *Store) cutAll(ctx context.Context, cuts []cut, limit int) (int, error) 
 	return gone, nil
 }
 
-// cutOne deletes at most limit events, oldest first.
-func (w *writer) cutOne(c *cut, limit int) (int, error) {
-	end := c.first + int64(limit) // not itself
-	floor := min(c.floor, end-1)
-	if c.cutoffMS != 0 {
-		var young sql.NullInt64
-		if err := w.young.QueryRow(c.row.id, c.row.epoch, c.floor, end, c.cutoffMS).Scan(&young); err != nil {
+// cut deletes at most limit events of a channel, oldest first.
+func (w *writer) cut(want cut, limit int) (int, error) {
+	c, err := readRow(w.byID.one(want.id))
+	if err != nil || c == nil {
+		return 0, err
+	}
+	floor := int64(0) // by size: everything up to here goes
+	if want.size > 0 {
+		floor = c.head - want.size
+	}
+	gone := 0
+	for gone < limit && c.first <= c.head && (c.first <= floor || c.oldestMS < want.cutoffMS) {
+		n, err := w.cutStretch(c, floor, want.cutoffMS, limit-gone)
+		if err != nil {
 			return 0, err
 		}
-		byAge := end - 1
-		if young.Valid {
-			byAge = young.Int64 - 1
-		}
-		floor = max(floor, byAge)
+		gone += n
 	}
-	result, err := w.cut.Exec(c.row.id, c.row.epoch, floor)
+	if gone == 0 {
+		return 0, nil
+	}
+	if _, err := w.trimmer.unmark.run(c.id, c.first); err != nil {
+		return 0, err
+	}
+	oldest := any(c.oldestMS)
+	if c.first > c.head {
+		oldest = nil
+	}
+	_, err = w.trimmer.began.run(c.first, oldest, c.id)
+	return gone, err
+}
+
+// cutStretch deletes up to the next mark. It leaves that event, unless it is the
+// head, since the time of the oldest that stays must be known.
+func (w *writer) cutStretch(c *row, floor, cutoffMS int64, limit int) (int, error) {
+	end := min(c.head, (c.first/markEvery+1)*markEvery)
+	places, err := w.places(c, c.first, end)
 	if err != nil {
 		return 0, err
 	}
-	n, err := result.RowsAffected()
-	c.first = floor + 1
-	return int(n), err
+	n, most := 0, min(limit, len(places))
+	if end < c.head {
+		most = min(most, len(places)-1)
+	}
+	for n < most && (c.first <= floor || places[n].timeMS < cutoffMS) {
+		if _, err := w.trimmer.forget.run(places[n].place); err != nil {
+			return 0, err
+		}
+		c.first++
+		n++
+	}
+	if n < len(places) {
+		c.oldestMS = places[n].timeMS
+	}
+	return n, nil
 }
 
 func (s *Store) trimKeys(ctx context.Context, cutoffMS int64, limit int) (int, error) {
 	gone := 0
 	for gone < limit {
+		if old, err := s.anyKeyBefore(ctx, cutoffMS); err != nil || !old {
+			return gone, err
+		}
 		budget := min(limit-gone, trimChunk)
 		var n int64
-		err := s.write(ctx, func(w *writer) error {
-			result, err := w.cutKeys.Exec(cutoffMS, budget)
-			if err != nil {
-				return err
-			}
-			n, err = result.RowsAffected()
+		err := s.write(ctx, func(w *writer) (err error) {
+			n, err = w.trimmer.keys.run(cutoffMS, int64(budget))
 			return err
 		})
 		if err != nil {
 			return gone, err
 		}
 		gone += int(n)
-		if int(n) < budget {
-			break
-		}
 	}
 	return gone, nil
 }
+
+// anyKeyBefore saves the writer's lock when there is nothing to do.
+func (s *Store) anyKeyBefore(ctx context.Context, cutoffMS int64) (bool, error) {
+	var old bool
+	err := s.read(ctx, func(r *reader) error {
+		v, err := r.oldKey.one(cutoffMS)
+		old = v != nil
+		return err
+	})
+	return old, err
+}
+
+// noCutoff is the cutoff of rules without an age.
+const noCutoff = math.MinInt64
