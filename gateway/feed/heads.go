@@ -35,7 +35,8 @@ type heads struct {
 	before      *presence.Snapshot // while a sweep compares owners
 	sweep       int                // next of shard.feeds; -1: no sweep
 	sweepAll    bool
-	silent      map[string]bool // ids of routers
+	silent      map[string]bool    // ids of routers
+	known       map[life]time.Time // since when routers are in the view
 	silenceAt   time.Time
 	silentAt    time.Time
 	disruptions uint64
@@ -46,6 +47,12 @@ type heads struct {
 type later struct {
 	f  *feed
 	at time.Time
+}
+
+// life is one run of a router.
+type life struct {
+	id          string
+	incarnation uint64
 }
 
 func newHeads(cfg *Config, shards int) heads {
@@ -200,12 +207,22 @@ func (s *shard) watch() {
 func (s *shard) listen() {
 	h, now := &s.heads, s.step.now
 	silent := make(map[string]bool)
+	known := make(map[life]time.Time)
 	for _, m := range h.snapshot.Routers() {
+		since, ok := h.known[life{m.Id, m.Incarnation}]
+		if !ok {
+			since = now
+		}
+		known[life{m.Id, m.Incarnation}] = since
 		last := s.cfg.View.LastHeard(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: m.Id})
-		if !last.IsZero() && now.Sub(last) >= s.cfg.SilentAfter {
+		if last.Before(since) {
+			last = since // never heard is silent too, in time
+		}
+		if now.Sub(last) >= s.cfg.SilentAfter {
 			silent[m.Id] = true
 		}
 	}
+	h.known = known
 	same := len(silent) == len(h.silent)
 	for id := range silent {
 		same = same && h.silent[id]

@@ -559,6 +559,16 @@ func TestLossOfTheNewestIsFound(t *testing.T) {
 			found(b, 5*time.Second)
 		})
 	})
+	t.Run("when its owner was never heard on the bus", func(t *testing.T) {
+		inBubble(t, nil, func(b *bench) {
+			b.c.set(func() { b.c.heard["r1"] = time.Time{} })
+			b.join(0, 1, "a", nil)
+			b.wait(2 * time.Second)
+			b.sinks[0].take()
+			b.c.publish("a", 1, true)
+			found(b, 5*time.Second)
+		})
+	})
 	t.Run("when the head is repeated", func(t *testing.T) {
 		inBubble(t, nil, func(b *bench) {
 			lose(b)
