@@ -21,8 +21,9 @@ import (
 // believes of the arrays' lengths; the nested loop that it would choose for few
 // rows compares every event with every run.
 //
-// The sub-selects hide the lengths of the arrays from the planner: it would make
-// a new plan for each small batch, at twice the cost of the batch itself.
+// The sub-selects, here and in the other statements, hide the lengths of the arrays
+// from the planner. It would make a new plan for each small batch, since that looks
+// cheaper to run, and the planning costs more than the batch itself.
 const (
 	storeSQL = `
 WITH won AS (

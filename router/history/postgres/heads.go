@@ -14,12 +14,12 @@ const (
 	// would otherwise be numbered twice.
 	headsSQL = `
 SELECT q.query, 0::bigint AS key, GREATEST(c.epoch, c.renewed), c.head
-FROM unnest($1::text[]) WITH ORDINALITY AS q (channel, query)
+FROM unnest((SELECT $1::text[])) WITH ORDINALITY AS q (channel, query)
 JOIN history_channels c ON c.channel = q.channel`
 	repeatsSQL = `
 UNION ALL
 SELECT q.query, q.key_number, GREATEST(c.epoch, c.renewed), k."offset"
-FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[])
+FROM unnest((SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::text[]), (SELECT $5::text[]))
 	WITH ORDINALITY AS q (query, channel, scope, key, key_number)
 JOIN history_channels c ON c.channel = q.channel
 JOIN history_keys k ON k.channel_id = c.id AND k.epoch = c.epoch AND k.scope = q.scope AND k.key = q.key`

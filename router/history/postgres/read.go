@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -18,7 +19,7 @@ const (
 	// without reading the values.
 	pageSQL = `
 SELECT r.range, GREATEST(c.epoch, c.renewed), c.head, f.first, e."offset", e.time_ms, e.is_binary, e.sender, e.meta, e.data
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
+FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]))
 	WITH ORDINALITY AS r (channel, bound, most, bytes, range)
 JOIN history_channels c ON c.channel = r.channel
 LEFT JOIN LATERAL (
@@ -126,23 +127,23 @@ func (q *pageQuery) statement(reverse bool) string {
 
 func (q *pageQuery) collect(rows pgx.Rows, ranges []history.Range, pages []history.Page) error {
 	defer rows.Close()
+	var number, epoch, head int64
+	var first, offset, timeMS pgtype.Int8 // not pointers, which would be allocated for each row
+	var binary pgtype.Bool
+	var from pgtype.Text
 	for rows.Next() {
-		var number, epoch, head int64
-		var first, offset, timeMS *int64
-		var binary *bool
-		var from *string
 		var meta, data []byte
 		if err := rows.Scan(&number, &epoch, &head, &first, &offset, &timeMS, &binary, &from, &meta, &data); err != nil {
 			return err
 		}
 		p := &pages[q.numbers[number-1]]
 		p.Exists, p.Epoch, p.Head, p.First = true, uint64(epoch), uint64(head), uint64(head)+1
-		if first != nil {
-			p.First = uint64(*first)
+		if first.Valid {
+			p.First = uint64(first.Int64)
 		}
-		if offset != nil {
+		if offset.Valid {
 			p.Events = append(p.Events, history.Event{
-				Offset: uint64(*offset), TimeMS: *timeMS, Data: data, Binary: *binary, From: *from, Meta: meta,
+				Offset: uint64(offset.Int64), TimeMS: timeMS.Int64, Data: data, Binary: binary.Bool, From: from.String, Meta: meta,
 			})
 		}
 	}
