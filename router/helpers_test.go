@@ -150,6 +150,7 @@ type wobbly struct {
 	history.Store
 	mu     sync.Mutex
 	append func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error)
+	read   func(ctx context.Context, ranges []history.Range) error // before each Read; its error is that of the Read
 	down   error
 	calls  struct{ append, heads, read int }
 	reads  [][]history.Range
@@ -170,6 +171,12 @@ func (w *wobbly) onAppend(f func(context.Context, []history.Run, func() ([]histo
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.append = f
+}
+
+func (w *wobbly) onRead(f func(context.Context, []history.Range) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.read = f
 }
 
 func (w *wobbly) Append(ctx context.Context, runs []history.Run) ([]history.Outcome, error) {
@@ -201,10 +208,15 @@ func (w *wobbly) Read(ctx context.Context, r []history.Range) ([]history.Page, e
 	w.mu.Lock()
 	w.calls.read++
 	w.reads = append(w.reads, append([]history.Range(nil), r...))
-	down := w.down
+	hook, down := w.read, w.down
 	w.mu.Unlock()
 	if down != nil {
 		return nil, down
+	}
+	if hook != nil {
+		if err := hook(ctx, r); err != nil {
+			return nil, err
+		}
 	}
 	return w.Store.Read(ctx, r)
 }

@@ -449,6 +449,45 @@ func TestPullsOfTheSameRangeShareOneQuestion(t *testing.T) {
 	})
 }
 
+// Fifty clients that missed the same events, and events that come while the router is
+// asked: nothing is encoded or held for each client.
+func TestAPieceIsEncodedOnceForAllThatWait(t *testing.T) {
+	encoded := 0
+	change := func(c *Config) {
+		encode := c.Encode
+		c.Encode = func(channel string, epoch uint64, e *gatewayv1.BusEvent) []byte {
+			encoded++ // one channel, one shard: one goroutine
+			return encode(channel, epoch, e)
+		}
+		c.HoldBytes = 1 << 10
+	}
+	inBubble(t, change, func(b *bench) {
+		b.c.set(func() { b.c.delay = 300 * time.Millisecond })
+		b.c.publish("a", 4, true)
+		const clients = 50
+		for i := range uint64(clients) {
+			b.join(int(i%2), i, "a", at(1, 2))
+		}
+		b.wait(100 * time.Millisecond)
+		b.c.publish("a", 3, false)
+		b.wait(400 * time.Millisecond)
+		for sink := range 2 {
+			log := b.sinks[sink].take()
+			if len(log) != clients/2 {
+				t.Fatalf("sink %d heard %d pieces: %s", sink, len(log), strings.Join(log, "\n"))
+			}
+			for _, l := range log {
+				if !strings.Contains(l, "recovered=true from=2 [1:3 1:4 1:5 1:6 1:7] live=true") {
+					t.Fatalf("heard %s", l)
+				}
+			}
+		}
+		if most := 5 + 3; encoded > most { // those of the answer, those held
+			t.Errorf("%d encoded for %d clients, at most %d needed", encoded, clients, most)
+		}
+	})
+}
+
 func TestBackfillComesInPieces(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		b.c.publish("a", 5, true)
