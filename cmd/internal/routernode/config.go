@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -100,8 +99,7 @@ func openStore(ctx context.Context, cfg *config.Store, log *slog.Logger) (histor
 		if err == nil {
 			return store, nil
 		}
-		var unreachable *net.OpError
-		if !errors.As(err, &unreachable) && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		if !postgres.Away(err) || ctx.Err() != nil {
 			return nil, fmt.Errorf("store.postgres: %w", err)
 		}
 		log.Warn("the database cannot be reached; trying again", "err", err, "in", storeRetry)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -72,6 +74,22 @@ func judge(err error) verdict {
 		return v
 	}
 	return verdicts[e.Code[:2]]
+}
+
+// away by SQLSTATE, or its class: what ends of itself, as when a server starts, stops,
+// recovers from a crash, or has no connection left.
+var away = map[string]bool{"08": true, "57P01": true, "57P02": true, "57P03": true, "53300": true}
+
+// Away says that Open failed because there is no server, or none that takes connections
+// now: another try may succeed. A wrong password or database is not that.
+func Away(err error) bool {
+	var e *pgconn.PgError
+	if errors.As(err, &e) && len(e.Code) >= 2 {
+		return away[e.Code] || away[e.Code[:2]]
+	}
+	var unreachable *net.OpError
+	return errors.As(err, &unreachable) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) // it died while it was talked to
 }
 
 // told makes of a database error what a caller branches on: the end of its own

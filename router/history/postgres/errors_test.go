@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -64,6 +65,35 @@ func TestErrorsAreToldApart(t *testing.T) {
 	for _, err := range []error{nil, io.ErrUnexpectedEOF, context.DeadlineExceeded} {
 		if got := judge(err); got != circumstances {
 			t.Errorf("%v is %v, want circumstances", err, got)
+		}
+	}
+}
+
+// A router that starts while its database does not take connections waits for it; one
+// whose connection string is wrong says so and ends.
+func TestWhoOpensWaitsOnlyForAServerThatIsAway(t *testing.T) {
+	state := func(code string) error {
+		return fmt.Errorf("migrate postgres history: %w", &pgconn.PgError{Code: code})
+	}
+	for _, c := range []struct {
+		err  error
+		away bool
+	}{
+		{state("57P03"), true}, // cannot_connect_now: it starts, or recovers from a crash
+		{state("57P01"), true}, // admin_shutdown
+		{state("57P02"), true}, // crash_shutdown
+		{state("53300"), true}, // too_many_connections
+		{state("08006"), true}, // connection_failure
+		{fmt.Errorf("connect: %w", &net.OpError{Op: "dial", Err: errors.New("connection refused")}), true},
+		{fmt.Errorf("connect: %w", io.ErrUnexpectedEOF), true},
+		{fmt.Errorf("connect: %w", context.DeadlineExceeded), true},
+		{state("28P01"), false}, // invalid_password
+		{state("3D000"), false}, // invalid_catalog_name: no such database
+		{state("42501"), false}, // insufficient_privilege
+		{errors.New("a newer program has migrated the database"), false},
+	} {
+		if got := Away(c.err); got != c.away {
+			t.Errorf("%v: away %v, want %v", c.err, got, c.away)
 		}
 	}
 }
