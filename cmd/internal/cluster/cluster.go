@@ -200,6 +200,9 @@ func (c *Cluster) startInfra() error {
 // NATSAddr is host:port of NATS.
 func (c *Cluster) NATSAddr() string { return fmt.Sprintf("127.0.0.1:%d", c.ports[0]) }
 
+// EtcdAddr is host:port of etcd.
+func (c *Cluster) EtcdAddr() string { return fmt.Sprintf("127.0.0.1:%d", c.ports[1]) }
+
 // Infra is the process of NATS and etcd, or one of each in this order.
 func (c *Cluster) Infra() []*Process { return c.infra }
 

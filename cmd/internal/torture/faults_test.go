@@ -38,6 +38,8 @@ var faults = []fault{
 	{name: "a channel is born", do: (*trial).birth},
 	{name: "an owner stands still", do: (*trial).pauseOwner},
 	{name: "an owner stands still for longer than its lease", do: (*trial).pauseBeyondLease, needs: severalOf},
+	{name: "a router is alone, and others take its channels", do: (*trial).isolate, needs: severalOf},
+	{name: "a node does not reach etcd", do: (*trial).cutEtcd},
 	{name: "all routers are killed", do: (*trial).killRouters, long: true},
 	{name: "bus and membership are killed", do: (*trial).killInfra, long: true},
 }
@@ -126,6 +128,38 @@ func (tr *trial) cutBus(rng *rand.Rand) {
 	tr.wait(rng, 4*time.Second)
 	p.Mend()
 	tr.note("the bus is back for %s", n.ID)
+}
+
+func (tr *trial) cutEtcd(rng *rand.Rand) {
+	n := tr.node(rng)
+	defer tr.hold("etcd of " + n.ID)()
+	p := tr.registry(tr.c, n.ID)
+	tr.note("%s does not reach etcd", n.ID)
+	p.Cut(rng.IntN(2) == 0)
+	tr.wait(rng, 4*time.Second)
+	p.Mend()
+	tr.note("%s reaches etcd", n.ID)
+}
+
+// isolate cuts a router off from etcd and the bus, not from publishers, edges and the
+// store, until the others have its channels: two believe that they own them.
+func (tr *trial) isolate(rng *rand.Rand) {
+	r := tr.routers[rng.IntN(tr.members)]
+	defer tr.hold("etcd of " + r.ID)()
+	defer tr.hold("bus of " + r.ID)()
+	all := []*busproxy.Proxy{tr.registry(tr.c, r.ID), tr.proxy(tr.c, r.ID)}
+	silent := rng.IntN(2) == 0
+	tr.note("%s is alone, silently %v", r.ID, silent)
+	for _, p := range all {
+		p.Cut(silent)
+	}
+	tr.rest(lease + time.Duration(rng.Int64N(int64(3*time.Second))))
+	tr.birth(rng) // channels that two own from their first event on
+	tr.rest(time.Duration(rng.Int64N(int64(3 * time.Second))))
+	for _, p := range all {
+		p.Mend()
+	}
+	tr.note("%s is back among the others", r.ID)
 }
 
 // badWeather is at edges; nothing else that is touched matters to routers.

@@ -46,12 +46,14 @@ type publisher struct {
 	name   string
 	rng    *rand.Rand
 	number int
+	calls  int
 }
 
 // draft is an event on its way.
 type draft struct {
 	ledger.Publish
 	bad     bool
+	tries   int
 	unsure  bool // an attempt had an unknown outcome
 	settled bool
 }
@@ -101,12 +103,18 @@ func (p *publisher) draft(channel string) *draft {
 	return d
 }
 
-// send repeats what has a key until it is acked, refused, or patience ends.
+// send publishes drafts, and again what has a key until it is acked, refused, or patience
+// ends.
 func (p *publisher) send(ctx context.Context, batch []*draft) {
-	begun := p.tr.rec.now()
 	for _, d := range batch {
-		d.Call = begun
+		d.Call = p.tr.rec.now()
 	}
+	p.repeat(ctx, batch)
+}
+
+// repeat sends drafts until they are settled.
+func (p *publisher) repeat(ctx context.Context, batch []*draft) {
+	begun := p.tr.rec.now()
 	open := batch
 	for len(open) > 0 {
 		p.attempt(open)
@@ -138,18 +146,11 @@ func (p *publisher) attempt(open []*draft) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	client := routerv1.NewPublisherServiceClient(to.conn)
+	p.calls++
+	flow := fmt.Sprintf("call %d of %s", p.calls, p.name)
 	all := make([]*routerv1.Publication, len(open))
 	for i, d := range open {
-		d.Via = to.ID
-		text := payload{Value: d.Value}
-		if d.bad {
-			text.Bad = poison
-		}
-		data, err := json.Marshal(text)
-		if err != nil {
-			panic(err) // strings only
-		}
-		all[i] = &routerv1.Publication{Channel: d.Channel, Key: d.Key, Data: &routerv1.Publication_Json{Json: string(data)}}
+		all[i] = d.publication(to, flow, i)
 	}
 	if len(all) == 1 {
 		resp, err := client.Publish(ctx, &routerv1.PublishRequest{Publication: all[0]})
@@ -161,19 +162,41 @@ func (p *publisher) attempt(open []*draft) {
 		return
 	}
 	resp, err := client.PublishBatch(ctx, &routerv1.PublishBatchRequest{Publications: all})
+	answered(p.tr.rec.now(), open, resp.GetResults(), err)
+}
+
+// answered gives each draft of a call its result.
+func answered(now time.Duration, open []*draft, results []*routerv1.PublishResult, err error) {
 	for i, d := range open {
 		switch {
 		case err != nil:
 			d.failed(status.Code(err), status.Convert(err).Message())
-		case i >= len(resp.Results):
+		case i >= len(results):
 			d.failed(codes.Internal, "no result")
-		case resp.Results[i].GetFailure() != nil:
-			f := resp.Results[i].GetFailure()
+		case results[i].GetFailure() != nil:
+			f := results[i].GetFailure()
 			d.failed(codes.Code(f.Code), f.Message)
 		default:
-			d.placed(p.tr.rec.now(), resp.Results[i].GetPlaced())
+			d.placed(now, results[i].GetPlaced())
 		}
 	}
+}
+
+// publication is the draft for one attempt, in its place of a flow.
+func (d *draft) publication(to *router, flow string, turn int) *routerv1.Publication {
+	d.Via, d.Flow, d.Turn = to.ID, flow, turn
+	if d.tries++; d.tries > 1 {
+		d.Flow = "" // an earlier attempt may be what is acked
+	}
+	text := payload{Value: d.Value}
+	if d.bad {
+		text.Bad = poison
+	}
+	data, err := json.Marshal(text)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return &routerv1.Publication{Channel: d.Channel, Key: d.Key, Data: &routerv1.Publication_Json{Json: string(data)}}
 }
 
 func (d *draft) placed(now time.Duration, at *routerv1.Placed) {

@@ -30,6 +30,8 @@ func (tr *trial) run(trouble func(rng *rand.Rand)) []ledger.Breach {
 		p := &publisher{tr: tr, name: fmt.Sprint("p", i), rng: source(200 + i)}
 		workers.Go(func() { p.run(working) }) // ends with working; waited for below
 	}
+	st := &streamer{publisher: publisher{tr: tr, name: "s", rng: source(250)}}
+	workers.Go(func() { st.run(working) }) // as well
 	for i := range tr.plan.publishers {
 		r := &reader{tr: tr, name: fmt.Sprint("r", i), rng: source(300 + i)}
 		workers.Go(func() { r.run(working) }) // as well

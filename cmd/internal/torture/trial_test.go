@@ -130,24 +130,37 @@ func (tr *trial) env(c *cluster.Cluster, process string) []string {
 	if process == "infra" {
 		return nil
 	}
-	p := tr.proxy(c, process)
-	all := []string{"SPILLWAY_NATS__URLS=nats://" + p.Addr(), breakVariable + "=" + tr.plan.breaks}
+	all := []string{
+		"SPILLWAY_NATS__URLS=nats://" + tr.proxy(c, process).Addr(),
+		"SPILLWAY_ETCD__ENDPOINTS=http://" + tr.registry(c, process).Addr(), breakVariable + "=" + tr.plan.breaks,
+	}
 	if process == strangerName {
 		all = append(all, "SPILLWAY_ETCD__PREFIX=/spillway/strangers")
 	}
 	return all
 }
 
+// proxy is what stands between a node and the bus.
 func (tr *trial) proxy(c *cluster.Cluster, process string) *busproxy.Proxy {
+	return tr.listen(process, busproxy.Config{Target: c.NATSAddr(), Touch: touched})
+}
+
+// registry is what stands between a node and etcd.
+func (tr *trial) registry(c *cluster.Cluster, process string) *busproxy.Proxy {
+	return tr.listen("etcd of "+process, busproxy.Config{Target: c.EtcdAddr(), Raw: true})
+}
+
+func (tr *trial) listen(name string, cfg busproxy.Config) *busproxy.Proxy {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	p := tr.proxies[process]
+	p := tr.proxies[name]
 	if p == nil {
+		cfg.Seed = tr.plan.seed + uint64(len(tr.proxies))
 		var err error
-		if p, err = busproxy.Listen(busproxy.Config{Target: c.NATSAddr(), Seed: tr.plan.seed + uint64(len(tr.proxies)), Touch: touched}); err != nil {
+		if p, err = busproxy.Listen(cfg); err != nil {
 			panic(err) // no port on the loopback
 		}
-		tr.proxies[process] = p
+		tr.proxies[name] = p
 	}
 	return p
 }

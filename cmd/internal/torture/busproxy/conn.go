@@ -46,12 +46,16 @@ func (c *conn) close() {
 // up passes on what the node sends.
 func (c *conn) up() {
 	defer c.close()
+	c.copy(c.server, c.node)
+}
+
+func (c *conn) copy(to, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := c.node.Read(buf)
+		n, err := from.Read(buf)
 		c.p.pass()
 		if n > 0 {
-			if _, err := c.server.Write(buf[:n]); err != nil {
+			if _, err := to.Write(buf[:n]); err != nil {
 				return
 			}
 		}
@@ -63,6 +67,10 @@ func (c *conn) up() {
 
 // down reads what the server sends, unit by unit.
 func (c *conn) down() {
+	if c.p.cfg.Raw {
+		c.copy(c.node, c.server)
+		return
+	}
 	r := bufio.NewReaderSize(c.server, maxLine)
 	for {
 		unit, subject, err := next(r)

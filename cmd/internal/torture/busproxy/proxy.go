@@ -2,8 +2,8 @@
 // network may be: it loses, doubles, delays and reorders messages, swallows them
 // without a word, hangs up.
 //
-// The package torture gives each node of a cluster a proxy of its own. Only what the
-// server delivers is touched, message by message, and only subjects that Config.Touch
+// The package torture gives each node of a cluster a proxy of its own, and another one
+// (Raw) before etcd, for cuts only. Only what the server delivers is touched, message by message, and only subjects that Config.Touch
 // names; everything else passes as it comes. Cut and Mend are for connections as a
 // whole.
 //
@@ -41,6 +41,7 @@ type Config struct {
 	Target string                    // host:port of the server
 	Seed   uint64                    // of the dice
 	Touch  func(subject string) bool // which messages; nil: all
+	Raw    bool                      // it is not NATS: bytes pass as they come, or not at all
 }
 
 // Counts of messages that were touched.

@@ -92,6 +92,7 @@ func (a *audit) run() {
 	a.origins()
 	a.keys()
 	a.acks()
+	a.flows()
 	a.ends()
 	for _, r := range a.reads {
 		a.page(r)

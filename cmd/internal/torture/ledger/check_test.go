@@ -20,8 +20,8 @@ func strict(string) Rules { return Rules{Durable: true, Linear: true} }
 func sound() *Notes {
 	return &Notes{
 		Publishes: []Publish{
-			{By: "p1", Channel: channel, Value: "a", Call: sec(1), Return: sec(2), Outcome: Acked, At: at(1)},
-			{By: "p1", Channel: channel, Value: "b", Key: "k", Call: sec(3), Return: sec(4), Outcome: Acked, At: at(2)},
+			{By: "p1", Channel: channel, Value: "a", Call: sec(1), Return: sec(2), Outcome: Acked, At: at(1), Flow: "f", Turn: 1},
+			{By: "p1", Channel: channel, Value: "b", Key: "k", Flow: "f", Turn: 2, Call: sec(3), Return: sec(4), Outcome: Acked, At: at(2)},
 			{By: "p2", Channel: channel, Value: "b2", Key: "k", Call: sec(3), Return: sec(6), Outcome: Acked, At: at(2), Repeat: true},
 			{By: "p2", Channel: channel, Value: "c", Call: sec(5), Return: sec(7), Outcome: Unknown, Why: "deadline"},
 			{By: "p2", Channel: channel, Value: "d", Call: sec(5), Return: sec(7), Outcome: Refused, Why: "poison"},
@@ -86,6 +86,9 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 			n.Finals[0].Events[2].Value, n.Streams[0].Steps[5].Value = "b2", "b2"
 		}},
 		{"refused and stored", "refused", func(n *Notes) { n.Publishes[3].Outcome = Refused }},
+		{"a batch in another order", "flow", func(n *Notes) {
+			n.Publishes[0].Flow, n.Publishes[0].Turn, n.Publishes[1].Flow, n.Publishes[1].Turn = "f", 2, "f", 1
+		}},
 		{"a new epoch", "epoch", func(n *Notes) { n.Finals[0].Epoch = "e2" }},
 		{"a hole in a page", "hole", func(n *Notes) {
 			n.Finals[0].Events = slices.Delete(n.Finals[0].Events, 1, 2)

@@ -15,6 +15,7 @@
 //	(key)        one key is one event
 //	(ack)        an acked event is where its ack says
 //	(refused)    what was refused is nowhere
+//	(flow)       events of a channel stand in the order of the call or stream that brought them
 //	(epoch)      a durable channel has one epoch
 //	(hole)       history has no holes, begins at 1 or where retention cut, ends at its head
 //	(order)      a subscriber hears positions one after the other, each once, or is told
@@ -71,6 +72,10 @@ type Publish struct {
 	At           Position // if Acked
 	Repeat       bool     // the ack says that the key was known
 	Why          string   // if not Acked
+	// Flow is that of the call or stream that it was acked in at the first try, Turn its
+	// place there; "": its order means nothing.
+	Flow string
+	Turn int
 }
 
 func (p *Publish) String() string {

@@ -134,6 +134,25 @@ func (a *audit) acks() {
 	}
 }
 
+// flows: what one call or stream brought stands in its order.
+func (a *audit) flows() {
+	flows := make(map[string][]*Publish)
+	for _, p := range a.publishes {
+		if p.Flow != "" && p.Outcome == Acked && !p.Repeat {
+			flows[p.Flow] = append(flows[p.Flow], p)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(flows)) {
+		flow := flows[name]
+		slices.SortFunc(flow, func(x, y *Publish) int { return x.Turn - y.Turn })
+		for i, p := range flow[1:] {
+			if before := flow[i]; p.At.Epoch == before.At.Epoch && p.At.Offset <= before.At.Offset {
+				a.breach("flow", []Position{before.At, p.At}, "%s brought %s before %s, which stand at %v and %v", name, before.Value, p.Value, before.At, p.At)
+			}
+		}
+	}
+}
+
 // ends: a durable channel has one epoch, and all of its history that no retention cut.
 func (a *audit) ends() {
 	if !a.rules.Durable {
