@@ -45,11 +45,14 @@ func (r *Router) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.A
 		wait = min(wait, time.Duration(a.DeadlineMs)*time.Millisecond)
 	}
 	q.deadline = time.Now().Add(wait)
-	if ns.Durability == None {
+	switch ns.Durability {
+	case None:
 		r.askVolatile(q)
-		return
+	case Async:
+		r.askAsync(q)
+	default:
+		r.askCommitted(q)
 	}
-	r.askCommitted(q)
 }
 
 func (r *Router) admitAsk(a *gatewayv1.Ask) (*Namespace, gatewayv1.Status, string) {
@@ -82,8 +85,7 @@ func (r *Router) askVolatile(q *question) {
 	}
 	s.mu.Unlock()
 	if answer == nil {
-		r.metrics.asks.unavailable.Inc()
-		q.reply(q.unavailable(200*time.Millisecond, "the channel is moving to another router"))
+		r.moving(q)
 		return
 	}
 	r.metrics.asks.tail.Inc()

@@ -14,7 +14,7 @@ import (
 const shards = 64
 
 // entryBytes is what a channel costs beside its name, tail and queue.
-const entryBytes = 464
+const entryBytes = 472
 
 // channel is what this router knows of one channel. All of it is soft: for a
 // committed channel the store knows better. Guarded by its shard's mu.
@@ -49,7 +49,8 @@ type channel struct {
 	inflight     bool      // a committer has a run of it
 	suspects     []suspect // runs whose outcome is unknown; none later was stored yet
 
-	keys *recentKeys // of a channel without a store
+	keys  *recentKeys // of a channel that its owner's memory numbers
+	async *asyncState // of a channel that is written behind
 
 	lastPublish time.Time
 	quietQueued bool // waits in the repeater's list
@@ -77,7 +78,7 @@ type table struct {
 	bytes    atomic.Int64
 	channels atomic.Int64
 	evicting atomic.Bool
-	volatile func() // called, without locks, after channels without a store were evicted
+	volatile func() // called before channels that memory numbers are evicted; a shard is locked
 }
 
 func newTable(limit int64, m *metrics) *table {
@@ -127,7 +128,9 @@ func (t *table) accountLocked(ch *channel, delta int64) {
 
 // busyLocked says that a committer or a queue refers to the channel.
 func (ch *channel) busyLocked() bool {
-	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 || ch.quietQueued
+	a := ch.async
+	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 || ch.quietQueued ||
+		a != nil && (a.bytes > 0 || len(a.acks) > 0 || a.queued && !a.loose)
 }
 
 // shrink evicts until the table is a sixteenth below its bound. Whoever made it
@@ -137,16 +140,12 @@ func (t *table) shrink() {
 		return
 	}
 	defer t.evicting.Store(false)
-	volatile := false
 	for t.bytes.Load() > t.limit-t.limit/16 {
 		s := t.oldestShard()
 		if s == nil {
 			break // all busy: queues are bounded by themselves
 		}
-		volatile = t.evictOne(s) || volatile
-	}
-	if volatile {
-		t.volatile()
+		t.evictOne(s)
 	}
 }
 
@@ -175,23 +174,30 @@ func (s *shard) idlestLocked() *channel {
 }
 
 // evictOne lets some of the oldest channels of a shard go: a batch, since
-// finding the shard costs a look at all. It reports whether one had no store.
-func (t *table) evictOne(s *shard) (volatile bool) {
+// finding the shard costs a look at all.
+func (t *table) evictOne(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	told := false
 	for range 8 {
 		ch := s.idlestLocked()
 		if ch == nil || t.bytes.Load() <= t.limit-t.limit/16 {
-			return volatile
+			return
 		}
-		volatile = volatile || ch.ns.Durability == None && ch.known
+		if !told && ch.known && ch.ns.Durability != Committed {
+			told = true
+			t.volatile()
+		}
 		t.dropLocked(ch)
 		t.metrics.evictions.Inc()
 	}
-	return volatile
 }
 
 func (t *table) dropLocked(ch *channel) {
+	if n := ch.unwrittenLocked(); n > 0 {
+		t.metrics.asyncLost.Add(float64(ch.head - max(ch.async.written, ch.async.gone)))
+		ch.known = false // the writer may have it in its list
+	}
 	ch.unlink()
 	delete(ch.shard.channels, ch.name)
 	t.channels.Add(-1)

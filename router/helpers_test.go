@@ -114,11 +114,34 @@ type recorder struct {
 	mu        sync.Mutex
 	envelopes []*gatewayv1.Envelope
 	onPublish func(*gatewayv1.Envelope)
+	deaf      error // what flushes say
+	flushes   int
+}
+
+// Flush is that of a bus server that has everything at once.
+func (b *recorder) Flush(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flushes++
+	return b.deaf
+}
+
+// away lets the bus lose everything, or no more.
+func (b *recorder) away(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deaf = nil
+	if on {
+		b.deaf = errAway
+	}
 }
 
 func (b *recorder) Publish(e *gatewayv1.Envelope) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.deaf != nil {
+		return
+	}
 	b.envelopes = append(b.envelopes, e)
 	if b.onPublish != nil {
 		b.onPublish(e)
@@ -204,6 +227,16 @@ func (w *wobbly) Heads(ctx context.Context, q []history.HeadQuery) ([]history.He
 	return w.Store.Heads(ctx, q)
 }
 
+func (w *wobbly) Renew(ctx context.Context, r []history.Renewal) ([]history.Head, error) {
+	w.mu.Lock()
+	down := w.down
+	w.mu.Unlock()
+	if down != nil {
+		return nil, down
+	}
+	return w.Store.Renew(ctx, r)
+}
+
 func (w *wobbly) Read(ctx context.Context, r []history.Range) ([]history.Page, error) {
 	w.mu.Lock()
 	w.calls.read++
@@ -247,6 +280,7 @@ func testConfig(id string) Config {
 	cfg.OpenNamespaces = true
 	cfg.Namespaces = map[string]Namespace{
 		"brief":  {Durability: None, Recover: true, Publish: Everyone, Subscribe: Everyone},
+		"later":  {Durability: Async, Recover: true, Publish: Everyone, Subscribe: Everyone},
 		"closed": DefaultNamespace(),
 		"cursor": {HistorySize: 10, Recover: false, Subscribe: Everyone},
 	}

@@ -34,8 +34,11 @@ func (s historyService) ReadHistory(ctx context.Context, request *routerv1.ReadH
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadDeadline)
 	defer cancel()
-	if ns.Durability == None {
+	switch ns.Durability {
+	case None:
 		return s.volatileHistory(ctx, request, ns, limit)
+	case Async:
+		return s.asyncHistory(ctx, request, ns, limit)
 	}
 	res, ok := s.historyFromTail(request, limit)
 	if !ok {
@@ -83,6 +86,10 @@ func historyKey(request *routerv1.ReadHistoryRequest, limit int) (key readKey, n
 
 func (s historyService) historyFromStore(ctx context.Context, request *routerv1.ReadHistoryRequest, ns *Namespace, limit int) (readResult, error) {
 	key, _ := historyKey(request, limit)
+	return s.readOne(ctx, key, ns)
+}
+
+func (s historyService) readOne(ctx context.Context, key readKey, ns *Namespace) (readResult, error) {
 	got := make(chan readResult, 1)
 	deadline, _ := ctx.Deadline()
 	s.reads.add(key, ns, waiter{deadline: deadline, gone: func() bool { return ctx.Err() != nil }, answer: func(res readResult) { got <- res }})

@@ -77,13 +77,13 @@ func TestHTTPPublishesAndReadsLikeGRPC(t *testing.T) {
 	epoch := ""
 	for i, c := range []struct{ verb, path, body, want string }{
 		{"POST", "/v1/publish", `{"channel":"chat:a", "data":{ "big" : 9007199254740993 },"key":"k1","meta":{"m":"1"}}`,
-			`{"channel":"chat:a","epoch":"EPOCH","offset":1,"repeat":false}`},
-		{"POST", "/v1/publish", `{"channel":"chat:a","data":0,"key":"k1"}`, `{"channel":"chat:a","epoch":"EPOCH","offset":1,"repeat":true}`},
-		{"POST", "/v1/publish", `{"channel":"chat:a","data_b64":"/w=="}`, `{"channel":"chat:a","epoch":"EPOCH","offset":2,"repeat":false}`},
+			`{"channel":"chat:a","epoch":"EPOCH","offset":1,"repeat":false,"durability":"committed"}`},
+		{"POST", "/v1/publish", `{"channel":"chat:a","data":0,"key":"k1"}`, `{"channel":"chat:a","epoch":"EPOCH","offset":1,"repeat":true,"durability":"committed"}`},
+		{"POST", "/v1/publish", `{"channel":"chat:a","data_b64":"/w=="}`, `{"channel":"chat:a","epoch":"EPOCH","offset":2,"repeat":false,"durability":"committed"}`},
 		{"POST", "/v1/publish/batch", `{"publications":[{"channel":"chat:a","data":3},{"channel":"","data":4}]}`,
-			`{"results":[{"channel":"chat:a","epoch":"EPOCH","offset":3,"repeat":false},` +
+			`{"results":[{"channel":"chat:a","epoch":"EPOCH","offset":3,"repeat":false,"durability":"committed"},` +
 				`{"error":{"code":"invalid_argument","message":"channel: must not be empty"}}]}`},
-		{"POST", "/v1/broadcast", `{"channels":["chat:a"],"data":null}`, `{"results":[{"channel":"chat:a","epoch":"EPOCH","offset":4,"repeat":false}]}`},
+		{"POST", "/v1/broadcast", `{"channels":["chat:a"],"data":null}`, `{"results":[{"channel":"chat:a","epoch":"EPOCH","offset":4,"repeat":false,"durability":"committed"}]}`},
 		{"GET", "/v1/history?channel=chat:a&offset=1&limit=2", "", `{"channel":"chat:a","epoch":"EPOCH","head":4,"first":1,"events":[` +
 			`{"offset":2,"data_b64":"/w==","time_ms":0},{"offset":3,"data":3,"time_ms":0}],"more":true}`},
 		{"GET", "/v1/history?channel=chat:a&reverse=true&offset=2&epoch=EPOCH", "", `{"channel":"chat:a","epoch":"EPOCH","head":4,"first":1,"events":[` +

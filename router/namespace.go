@@ -16,7 +16,7 @@ type Durability uint8
 const (
 	Committed Durability = iota // the store has it (zero value: the safe one)
 	None                        // its owner's memory has it; the store is never asked
-	Async                       // bus first, store later: reserved, refused at start
+	Async                       // the bus server has it, or the store, whichever is first; the store later
 )
 
 func (d Durability) String() string {
@@ -85,11 +85,9 @@ func (n Namespace) validate(name string, p *problems) {
 		p.add(field, n.HistorySize, "history_size and history_ttl must not be negative")
 	}
 	switch n.Durability {
-	case Committed, None:
-	case Async:
-		p.add(field+".durability", n.Durability, "is not there yet: committed or none")
+	case Committed, None, Async:
 	default:
-		p.add(field+".durability", n.Durability, "must be committed or none")
+		p.add(field+".durability", n.Durability, "must be committed, async or none")
 	}
 	if n.PublishPerSecond < 0 || n.PublishBurst < 0 {
 		p.add(field+".publish_per_second", n.PublishPerSecond, "rate and burst must not be negative")

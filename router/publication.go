@@ -60,6 +60,7 @@ type result struct {
 	epoch      uint64
 	offset     uint64
 	repeat     bool
+	durability Durability // what an event that was taken has survived
 }
 
 func (p *publication) key() history.Key {

@@ -148,7 +148,7 @@ func (r *Router) forwarded(pubs []*publication, results []*gatewayv1.SubmitResul
 		s := results[i]
 		p.finish(result{
 			code: codes.Code(s.Code), message: s.Message, retryAfter: time.Duration(s.RetryAfterMs) * time.Millisecond,
-			epoch: s.Epoch, offset: s.Offset, repeat: s.Repeat,
+			epoch: s.Epoch, offset: s.Offset, repeat: s.Repeat, durability: durabilityOf(s.Durability),
 		})
 	}
 }
@@ -182,7 +182,7 @@ func (r *Router) forwardFailed(ctx context.Context, pubs []*publication, err err
 func (r *Router) serveHere(ctx context.Context, pubs []*publication) {
 	for _, p := range pubs {
 		switch {
-		case p.ns.Durability == None:
+		case p.ns.Durability != Committed:
 			p.finish(notOwner) // no fence: two must not number one channel
 		case ctx.Err() != nil:
 			p.finish(unknownOutcome) // nobody waits any more
@@ -267,7 +267,7 @@ func (s edgeService) Submit(ctx context.Context, request *gatewayv1.SubmitReques
 	for i, res := range c.wait(ctx, pubs) {
 		response.Results[i] = &gatewayv1.SubmitResult{
 			Code: uint32(res.code), Message: res.message, RetryAfterMs: uint32(res.retryAfter.Milliseconds()),
-			Epoch: res.epoch, Offset: res.offset, Repeat: res.repeat,
+			Epoch: res.epoch, Offset: res.offset, Repeat: res.repeat, Durability: uint32(said(res)),
 		}
 	}
 	return response, nil

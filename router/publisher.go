@@ -103,6 +103,7 @@ func (s publisherService) prepare(c *call, in []*routerv1.Publication, channels 
 
 func place(to *routerv1.Placed, channel string, res *result) {
 	to.Channel, to.Epoch, to.Offset, to.Repeat = channel, wire.FormatEpoch(res.epoch), res.offset, res.repeat
+	to.Durability = said(*res)
 }
 
 // publishResults is what a batch hears, in one allocation for all that went well.
@@ -126,4 +127,29 @@ func publishResults(pubs []*publication, results []result) []*routerv1.PublishRe
 		b.result.Outcome = &b.outcome
 	}
 	return out
+}
+
+// said is what a result tells of durability.
+func said(res result) routerv1.Durability {
+	switch {
+	case res.code != codes.OK:
+		return routerv1.Durability_DURABILITY_UNSPECIFIED
+	case res.durability == Async:
+		return routerv1.Durability_DURABILITY_ASYNC
+	case res.durability == None:
+		return routerv1.Durability_DURABILITY_NONE
+	}
+	return routerv1.Durability_DURABILITY_COMMITTED
+}
+
+// durabilityOf reads what another router said. One that says nothing knew only of
+// namespaces whose durability is their own.
+func durabilityOf(n uint32) Durability {
+	switch routerv1.Durability(n) {
+	case routerv1.Durability_DURABILITY_ASYNC:
+		return Async
+	case routerv1.Durability_DURABILITY_NONE:
+		return None
+	}
+	return Committed
 }

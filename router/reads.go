@@ -335,8 +335,8 @@ func (r *reads) mark(flights []*flight) []mark {
 	marks := make([]mark, len(flights))
 	t := r.own.now()
 	for i, f := range flights {
-		if !r.own.owned(f.key.channel) {
-			continue
+		if f.ns.Durability != Committed || !r.own.owned(f.key.channel) {
+			continue // memory knows better, or nothing
 		}
 		s := r.table.lock(f.key.channel)
 		ch := r.table.getLocked(s, f.key.channel, f.ns)

@@ -105,7 +105,9 @@ func sqliteBackup(t testing.TB) *backup {
 		store:   s,
 		save:    func() { between(func() { copyFile(file, saved) }) },
 		restore: func() { between(func() { copyFile(saved, file) }) },
-		wipe:    func() { between(func() { _, _, _ = removeFile(file), removeFile(file+"-wal"), removeFile(file+"-shm") }) },
+		wipe: func() {
+			between(func() { _, _, _ = removeFile(file), removeFile(file+"-wal"), removeFile(file+"-shm") })
+		},
 	}
 }
 

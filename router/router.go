@@ -8,7 +8,8 @@
 //
 // Life: New does no I/O; Listen and ListenHTTP open the ports; Run serves until its
 // context ends, then drains and returns when everything it started has ended. Goroutines: the
-// committers, one for channels without a store, one that forms batches of reads
+// committers, one for channels without a store, three for those that are acked before they
+// are written (they number, flush the bus, write), one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
 // retention, settle times, operations and what edges say of them, at most four that call
 // hooks, gRPC's and net/http's own, two for each stream, and one for each call that is
@@ -130,6 +131,7 @@ func (r *Router) sizes() *sizes {
 		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
 		readQueue:   func() float64 { return float64(r.reads.depth()) },
 		readsPeak:   func() float64 { return float64(r.reads.peak.Load()) },
+		unwritten:   func() float64 { return float64(r.sequencer.behind.bytes.Load()) },
 		httpBytes: func() float64 {
 			if r.web == nil {
 				return 0
@@ -190,6 +192,9 @@ func (r *Router) Run(ctx context.Context) error {
 		g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.committed, r.sequencer.commit) })
 	}
 	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.volatile, r.sequencer.commitVolatile) })
+	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.behind.lane, r.sequencer.commitAsync) })
+	g.Go(func() error { return r.sequencer.runAcks(parts) })
+	g.Go(func() error { return r.sequencer.runWrites(parts) })
 	g.Go(func() error { return r.own.run(parts) })
 	g.Go(func() error { return r.reads.run(parts) })
 	g.Go(func() error { return r.fan.run(parts) })
@@ -266,5 +271,8 @@ func (r *Router) drain(ctx context.Context) {
 	}
 	r.streams.Wait()
 	r.calls.Wait()
+	if n := r.sequencer.written(fresh); n > 0 {
+		r.log.Warn("channels have events that could not be written in time", "channels", n)
+	}
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
 }

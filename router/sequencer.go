@@ -19,7 +19,8 @@ import (
 // it is refused (overflow) and counted.
 //
 // Goroutines: Config.Committers that write to the store, one for channels without a
-// store. Their owner is Router.Run.
+// store; for those that are acked first one each that numbers, flushes the bus, and
+// writes. Their owner is Router.Run.
 type sequencer struct {
 	// immutable after newSequencer
 	cfg     *Config
@@ -31,12 +32,13 @@ type sequencer struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	committed lane // channels with a store
-	volatile  lane // channels without
+	committed lane        // channels with a store
+	volatile  lane        // channels without
+	behind    writeBehind // channels that are acked first
 
 	events     atomic.Int64 // queued or in flight
 	bytes      atomic.Int64
-	generation atomic.Uint64 // of volatile epochs within one revision
+	generation atomic.Uint64 // of epochs of memory within one revision
 
 	wait time.Duration // after the first failure of the store; tests shorten it before run
 }
@@ -55,6 +57,7 @@ func newSequencer(cfg *Config, t *table, own *ownership, store history.Store, f 
 	s := &sequencer{
 		cfg: cfg, table: t, own: own, store: store, fan: f, metrics: m, log: log, renewer: &renewer{store, m, log},
 		committed: newLane(cfg.Committers), volatile: newLane(1), wait: 50 * time.Millisecond,
+		behind: writeBehind{lane: newLane(1), list: newLane(1), acker: newAcker()},
 	}
 	s.generation.Store(1)
 	t.volatile = func() { s.generation.Add(1) }
@@ -85,8 +88,11 @@ func (l *lane) pop() *channel {
 }
 
 func (s *sequencer) laneOf(ns *Namespace) *lane {
-	if ns.Durability == None {
+	switch ns.Durability {
+	case None:
 		return &s.volatile
+	case Async:
+		return &s.behind.lane
 	}
 	return &s.committed
 }

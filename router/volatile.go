@@ -43,9 +43,7 @@ func (s *sequencer) volatileLocked(ch *channel, seen uint64) bool {
 	}
 	t := s.own.now()
 	if !ch.known || seen > ch.epoch || !s.own.unbroken(ch.name, ch.trust) {
-		generation := s.generation.Load() & (1<<epochShift - 1)
-		epoch := max(s.own.revision()<<epochShift|generation, seen+1, ch.epoch+1)
-		s.table.moveLocked(ch, epoch, 0)
+		s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch)), 0)
 		ch.floor = 1
 		ch.keys = nil
 	}
@@ -53,7 +51,10 @@ func (s *sequencer) volatileLocked(ch *channel, seen uint64) bool {
 	return true
 }
 
-var notOwner = result{code: codes.Unavailable, retryAfter: 200 * time.Millisecond, message: "not stored: the channel is moving to another router"}
+// movingRetry is when to come back for a channel that changes its owner.
+const movingRetry = 200 * time.Millisecond
+
+var notOwner = result{code: codes.Unavailable, retryAfter: movingRetry, message: "not stored: the channel is moving to another router"}
 
 // commitVolatile numbers and fans out; there is nothing that could fail.
 func (s *sequencer) commitVolatile(_ context.Context, batch []*work) error {
@@ -76,7 +77,7 @@ func (s *sequencer) commitOneVolatile(w *work) {
 	fresh := make([]history.Event, 0, len(w.pubs))
 	for i, p := range w.pubs {
 		offset, repeat := ch.keyed(p, head+uint64(len(fresh))+1)
-		results[i] = result{epoch: epoch, offset: offset, repeat: repeat}
+		results[i] = result{epoch: epoch, offset: offset, repeat: repeat, durability: None}
 		if !repeat {
 			p.event.Offset, p.event.TimeMS = offset, now
 			fresh = append(fresh, p.event)

@@ -96,17 +96,21 @@ func (c *publishCmd) publication(data []byte) (*routerv1.Publication, error) {
 
 // placedLine is one event in --json.
 type placedLine struct {
-	Channel string `json:"channel"`
-	Epoch   string `json:"epoch"`
-	Offset  uint64 `json:"offset"`
-	Repeat  bool   `json:"repeat,omitempty"`
+	Channel    string `json:"channel"`
+	Epoch      string `json:"epoch"`
+	Offset     uint64 `json:"offset"`
+	Repeat     bool   `json:"repeat,omitempty"`
+	Durability string `json:"durability,omitempty"`
 }
 
 func (c *publishCmd) print(to io.Writer, p *routerv1.Placed) error {
 	if c.JSON {
-		return json.NewEncoder(to).Encode(placedLine{p.GetChannel(), p.GetEpoch(), p.GetOffset(), p.GetRepeat()})
+		return json.NewEncoder(to).Encode(placedLine{p.GetChannel(), p.GetEpoch(), p.GetOffset(), p.GetRepeat(), wire.DurabilityWord(p.GetDurability())})
 	}
 	note := ""
+	if p.GetDurability() == routerv1.Durability_DURABILITY_ASYNC {
+		note = " (the bus has it, the store gets it later)"
+	}
 	if p.GetRepeat() {
 		note = " (repeat: it was there already)"
 	}

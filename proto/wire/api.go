@@ -132,6 +132,20 @@ func placed(o *object, p *routerv1.Placed) {
 	o.str("epoch", p.GetEpoch())
 	o.num("offset", p.GetOffset())
 	o.bool("repeat", p.GetRepeat())
+	o.optStr("durability", DurabilityWord(p.GetDurability()))
+}
+
+// DurabilityWord is "committed", "async" or "none"; "" if a router did not say.
+func DurabilityWord(d routerv1.Durability) string {
+	switch d {
+	case routerv1.Durability_DURABILITY_COMMITTED:
+		return "committed"
+	case routerv1.Durability_DURABILITY_ASYNC:
+		return "async"
+	case routerv1.Durability_DURABILITY_NONE:
+		return "none"
+	}
+	return ""
 }
 
 // AppendPublishResults appends {"results": […]}: where each event is, or

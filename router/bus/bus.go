@@ -73,6 +73,8 @@ type Bus struct {
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1
 
+	losses // atomic
+
 	mu    sync.Mutex // guards below
 	queue []message
 	bytes int
@@ -81,6 +83,7 @@ type Bus struct {
 type message struct {
 	subject string
 	data    []byte
+	handed  chan struct{} // of a Flush: closed when all before it is handed on; nothing is sent
 }
 
 var (
@@ -160,11 +163,12 @@ func (b *Bus) put(subject string, e *gatewayv1.Envelope) {
 	b.mu.Lock()
 	full := b.bytes+len(data) > b.cfg.QueueBytes
 	if !full {
-		b.queue = append(b.queue, message{subject, data})
+		b.queue = append(b.queue, message{subject: subject, data: data})
 		b.bytes += len(data)
 	}
 	b.mu.Unlock()
 	if full {
+		b.dropped.Add(1)
 		b.metrics.drops.queue.Inc()
 		return
 	}
@@ -213,7 +217,14 @@ func (b *Bus) drain() {
 }
 
 func (b *Bus) send(m *message) {
+	if m.handed != nil {
+		close(m.handed)
+		return
+	}
 	err := b.conn.Publish(m.subject, m.data)
+	if err != nil {
+		b.dropped.Add(1)
+	}
 	switch {
 	case err == nil:
 		b.metrics.sent.Inc()

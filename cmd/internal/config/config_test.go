@@ -227,7 +227,7 @@ func TestRouterStoreAndAddresses(t *testing.T) {
 		"store: {}\n":                                                           `store: "0 named": exactly one of postgres, postgres_file and sqlite`,
 		"store: {sqlite: a, postgres: b}\n":                                     `store: "2 named": exactly one of postgres, postgres_file and sqlite`,
 		"store: {sqlite: a}\nlisten: 0.0.0.0:1\n":                               `advertise_addr: "": must be set when listen is every address of the host`,
-		"store: {sqlite: a}\nnamespaces: {chat: {durability: async}}\n":         `namespaces.chat.durability: "async": must be committed or none`,
+		"store: {sqlite: a}\nnamespaces: {chat: {durability: fast}}\n":          `namespaces.chat.durability: "fast": must be committed, async or none`,
 		"store: {sqlite: a}\ntls: {client_ca_file: " + os.DevNull + "}\n":       `tls.client_ca_file: "` + os.DevNull + `": needs tls.cert_file and tls.key_file`,
 		"store: {sqlite: a}\ntls: {cert_file: " + os.DevNull + "}\n":            `tls: "` + os.DevNull + `": cert_file and key_file go together`,
 		"store: {sqlite: a}\nnamespaces: {chat: {history_size: 1000000000s}}\n": `namespaces.chat.history_size: "1000000000s": must be a whole number`,

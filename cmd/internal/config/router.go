@@ -37,7 +37,7 @@ type Store struct {
 type Namespace struct {
 	HistorySize int           `yaml:"history_size"` // newest events kept of each channel; 0: no bound. Default 1,000
 	HistoryTTL  time.Duration `yaml:"history_ttl"`  // older events go; 0: no bound. Default 24h
-	Durability  string        `yaml:"durability"`   // committed, or none: never stored. Default committed
+	Durability  string        `yaml:"durability"`   // committed; async: acked by the bus, written later; none: never stored. Default committed
 	Recover     bool          `yaml:"recover"`      // clients may fetch what they missed; default true
 	Subscribe   string        `yaml:"subscribe"`    // granted: whose token names the channel; everyone. Default granted
 	Publish     string        `yaml:"publish"`      // granted, everyone, or nobody: backends only. Default nobody
@@ -155,8 +155,8 @@ func (c *checks) namespace(field, name string, ns Namespace) {
 	if ns.PublishBurst > 0 && ns.PublishPerSecond == 0 {
 		c.bad(field+".publish_burst", ns.PublishBurst, "needs publish_per_second")
 	}
-	if !oneOf(ns.Durability, "committed", "none") {
-		c.bad(field+".durability", ns.Durability, "must be committed or none")
+	if !oneOf(ns.Durability, "committed", "async", "none") {
+		c.bad(field+".durability", ns.Durability, "must be committed, async or none")
 	}
 	if !oneOf(ns.Subscribe, "granted", "everyone") {
 		c.bad(field+".subscribe", ns.Subscribe, "must be granted or everyone")

@@ -64,8 +64,11 @@ func namespace(in config.Namespace) router.Namespace {
 		Subscribe: access[in.Subscribe], Publish: access[in.Publish],
 		PublishPerSecond: in.PublishPerSecond, PublishBurst: in.PublishBurst,
 	}
-	if in.Durability == "none" {
+	switch in.Durability {
+	case "none":
 		out.Durability = router.None
+	case "async":
+		out.Durability = router.Async
 	}
 	return out
 }

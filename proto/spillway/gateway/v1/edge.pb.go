@@ -660,13 +660,15 @@ func (x *SubmitResponse) GetResults() []*SubmitResult {
 
 // SubmitResult has a gRPC status code; 0 is success.
 type SubmitResult struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	RetryAfterMs  uint32                 `protobuf:"varint,3,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Offset        uint64                 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
-	Repeat        bool                   `protobuf:"varint,6,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Code         uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	Message      string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	RetryAfterMs uint32                 `protobuf:"varint,3,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	Epoch        uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Offset       uint64                 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
+	Repeat       bool                   `protobuf:"varint,6,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	// spillway.router.v1.Durability
+	Durability    uint32 `protobuf:"varint,7,opt,name=durability,proto3" json:"durability,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -741,6 +743,13 @@ func (x *SubmitResult) GetRepeat() bool {
 		return x.Repeat
 	}
 	return false
+}
+
+func (x *SubmitResult) GetDurability() uint32 {
+	if x != nil {
+		return x.Durability
+	}
+	return 0
 }
 
 // BusEvent is an event inside the cluster.
@@ -976,14 +985,17 @@ const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
 	"\vsubmissions\x18\x01 \x03(\v2\x1f.spillway.gateway.v1.SubmissionR\vsubmissions\x12\x1c\n" +
 	"\tforwarded\x18\x02 \x01(\bR\tforwarded\"M\n" +
 	"\x0eSubmitResponse\x12;\n" +
-	"\aresults\x18\x01 \x03(\v2!.spillway.gateway.v1.SubmitResultR\aresults\"\xa8\x01\n" +
+	"\aresults\x18\x01 \x03(\v2!.spillway.gateway.v1.SubmitResultR\aresults\"\xc8\x01\n" +
 	"\fSubmitResult\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12$\n" +
 	"\x0eretry_after_ms\x18\x03 \x01(\rR\fretryAfterMs\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06repeat\x18\x06 \x01(\bR\x06repeat\"\x8f\x01\n" +
+	"\x06repeat\x18\x06 \x01(\bR\x06repeat\x12\x1e\n" +
+	"\n" +
+	"durability\x18\a \x01(\rR\n" +
+	"durability\"\x8f\x01\n" +
 	"\bBusEvent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x04R\x06timeMs\x12\x12\n" +

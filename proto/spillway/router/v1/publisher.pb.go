@@ -23,6 +23,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Durability is what an event has survived when it is answered.
+type Durability int32
+
+const (
+	Durability_DURABILITY_UNSPECIFIED Durability = 0
+	// The store has it.
+	Durability_DURABILITY_COMMITTED Durability = 1
+	// The bus server has it, the store gets it later.
+	Durability_DURABILITY_ASYNC Durability = 2
+	// The memory of its router has it; there is no store behind it.
+	Durability_DURABILITY_NONE Durability = 3
+)
+
+// Enum value maps for Durability.
+var (
+	Durability_name = map[int32]string{
+		0: "DURABILITY_UNSPECIFIED",
+		1: "DURABILITY_COMMITTED",
+		2: "DURABILITY_ASYNC",
+		3: "DURABILITY_NONE",
+	}
+	Durability_value = map[string]int32{
+		"DURABILITY_UNSPECIFIED": 0,
+		"DURABILITY_COMMITTED":   1,
+		"DURABILITY_ASYNC":       2,
+		"DURABILITY_NONE":        3,
+	}
+)
+
+func (x Durability) Enum() *Durability {
+	p := new(Durability)
+	*p = x
+	return p
+}
+
+func (x Durability) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Durability) Descriptor() protoreflect.EnumDescriptor {
+	return file_spillway_router_v1_publisher_proto_enumTypes[0].Descriptor()
+}
+
+func (Durability) Type() protoreflect.EnumType {
+	return &file_spillway_router_v1_publisher_proto_enumTypes[0]
+}
+
+func (x Durability) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Durability.Descriptor instead.
+func (Durability) EnumDescriptor() ([]byte, []int) {
+	return file_spillway_router_v1_publisher_proto_rawDescGZIP(), []int{0}
+}
+
 // Publication is one event to publish.
 type Publication struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -145,7 +201,10 @@ type Placed struct {
 	// 1, 2, 3 ... without holes.
 	Offset uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The key was known: the event of an earlier call is named here.
-	Repeat        bool `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	Repeat bool `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	// The namespace decides; one that is asynchronous says COMMITTED where the
+	// store was faster than the bus.
+	Durability    Durability `protobuf:"varint,5,opt,name=durability,proto3,enum=spillway.router.v1.Durability" json:"durability,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +265,13 @@ func (x *Placed) GetRepeat() bool {
 		return x.Repeat
 	}
 	return false
+}
+
+func (x *Placed) GetDurability() Durability {
+	if x != nil {
+		return x.Durability
+	}
+	return Durability_DURABILITY_UNSPECIFIED
 }
 
 type PublishRequest struct {
@@ -731,12 +797,15 @@ const file_spillway_router_v1_publisher_proto_rawDesc = "" +
 	"\tMetaEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x06\n" +
-	"\x04data\"h\n" +
+	"\x04data\"\xa8\x01\n" +
 	"\x06Placed\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\tR\x05epoch\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06repeat\x18\x04 \x01(\bR\x06repeat\"S\n" +
+	"\x06repeat\x18\x04 \x01(\bR\x06repeat\x12>\n" +
+	"\n" +
+	"durability\x18\x05 \x01(\x0e2\x1e.spillway.router.v1.DurabilityR\n" +
+	"durability\"S\n" +
 	"\x0ePublishRequest\x12A\n" +
 	"\vpublication\x18\x01 \x01(\v2\x1f.spillway.router.v1.PublicationR\vpublication\"E\n" +
 	"\x0fPublishResponse\x122\n" +
@@ -761,7 +830,13 @@ const file_spillway_router_v1_publisher_proto_rawDesc = "" +
 	"\x14PublishStreamRequest\x12C\n" +
 	"\fpublications\x18\x01 \x03(\v2\x1f.spillway.router.v1.PublicationR\fpublications\"T\n" +
 	"\x15PublishStreamResponse\x12;\n" +
-	"\aresults\x18\x01 \x03(\v2!.spillway.router.v1.PublishResultR\aresults2\x8d\x03\n" +
+	"\aresults\x18\x01 \x03(\v2!.spillway.router.v1.PublishResultR\aresults*m\n" +
+	"\n" +
+	"Durability\x12\x1a\n" +
+	"\x16DURABILITY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14DURABILITY_COMMITTED\x10\x01\x12\x14\n" +
+	"\x10DURABILITY_ASYNC\x10\x02\x12\x13\n" +
+	"\x0fDURABILITY_NONE\x10\x032\x8d\x03\n" +
 	"\x10PublisherService\x12R\n" +
 	"\aPublish\x12\".spillway.router.v1.PublishRequest\x1a#.spillway.router.v1.PublishResponse\x12a\n" +
 	"\fPublishBatch\x12'.spillway.router.v1.PublishBatchRequest\x1a(.spillway.router.v1.PublishBatchResponse\x12X\n" +
@@ -780,47 +855,50 @@ func file_spillway_router_v1_publisher_proto_rawDescGZIP() []byte {
 	return file_spillway_router_v1_publisher_proto_rawDescData
 }
 
+var file_spillway_router_v1_publisher_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_spillway_router_v1_publisher_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_spillway_router_v1_publisher_proto_goTypes = []any{
-	(*Publication)(nil),           // 0: spillway.router.v1.Publication
-	(*Placed)(nil),                // 1: spillway.router.v1.Placed
-	(*PublishRequest)(nil),        // 2: spillway.router.v1.PublishRequest
-	(*PublishResponse)(nil),       // 3: spillway.router.v1.PublishResponse
-	(*Failure)(nil),               // 4: spillway.router.v1.Failure
-	(*PublishResult)(nil),         // 5: spillway.router.v1.PublishResult
-	(*PublishBatchRequest)(nil),   // 6: spillway.router.v1.PublishBatchRequest
-	(*PublishBatchResponse)(nil),  // 7: spillway.router.v1.PublishBatchResponse
-	(*BroadcastRequest)(nil),      // 8: spillway.router.v1.BroadcastRequest
-	(*BroadcastResponse)(nil),     // 9: spillway.router.v1.BroadcastResponse
-	(*PublishStreamRequest)(nil),  // 10: spillway.router.v1.PublishStreamRequest
-	(*PublishStreamResponse)(nil), // 11: spillway.router.v1.PublishStreamResponse
-	nil,                           // 12: spillway.router.v1.Publication.MetaEntry
+	(Durability)(0),               // 0: spillway.router.v1.Durability
+	(*Publication)(nil),           // 1: spillway.router.v1.Publication
+	(*Placed)(nil),                // 2: spillway.router.v1.Placed
+	(*PublishRequest)(nil),        // 3: spillway.router.v1.PublishRequest
+	(*PublishResponse)(nil),       // 4: spillway.router.v1.PublishResponse
+	(*Failure)(nil),               // 5: spillway.router.v1.Failure
+	(*PublishResult)(nil),         // 6: spillway.router.v1.PublishResult
+	(*PublishBatchRequest)(nil),   // 7: spillway.router.v1.PublishBatchRequest
+	(*PublishBatchResponse)(nil),  // 8: spillway.router.v1.PublishBatchResponse
+	(*BroadcastRequest)(nil),      // 9: spillway.router.v1.BroadcastRequest
+	(*BroadcastResponse)(nil),     // 10: spillway.router.v1.BroadcastResponse
+	(*PublishStreamRequest)(nil),  // 11: spillway.router.v1.PublishStreamRequest
+	(*PublishStreamResponse)(nil), // 12: spillway.router.v1.PublishStreamResponse
+	nil,                           // 13: spillway.router.v1.Publication.MetaEntry
 }
 var file_spillway_router_v1_publisher_proto_depIdxs = []int32{
-	12, // 0: spillway.router.v1.Publication.meta:type_name -> spillway.router.v1.Publication.MetaEntry
-	0,  // 1: spillway.router.v1.PublishRequest.publication:type_name -> spillway.router.v1.Publication
-	1,  // 2: spillway.router.v1.PublishResponse.placed:type_name -> spillway.router.v1.Placed
-	1,  // 3: spillway.router.v1.PublishResult.placed:type_name -> spillway.router.v1.Placed
-	4,  // 4: spillway.router.v1.PublishResult.failure:type_name -> spillway.router.v1.Failure
-	0,  // 5: spillway.router.v1.PublishBatchRequest.publications:type_name -> spillway.router.v1.Publication
-	5,  // 6: spillway.router.v1.PublishBatchResponse.results:type_name -> spillway.router.v1.PublishResult
-	0,  // 7: spillway.router.v1.BroadcastRequest.publication:type_name -> spillway.router.v1.Publication
-	5,  // 8: spillway.router.v1.BroadcastResponse.results:type_name -> spillway.router.v1.PublishResult
-	0,  // 9: spillway.router.v1.PublishStreamRequest.publications:type_name -> spillway.router.v1.Publication
-	5,  // 10: spillway.router.v1.PublishStreamResponse.results:type_name -> spillway.router.v1.PublishResult
-	2,  // 11: spillway.router.v1.PublisherService.Publish:input_type -> spillway.router.v1.PublishRequest
-	6,  // 12: spillway.router.v1.PublisherService.PublishBatch:input_type -> spillway.router.v1.PublishBatchRequest
-	8,  // 13: spillway.router.v1.PublisherService.Broadcast:input_type -> spillway.router.v1.BroadcastRequest
-	10, // 14: spillway.router.v1.PublisherService.PublishStream:input_type -> spillway.router.v1.PublishStreamRequest
-	3,  // 15: spillway.router.v1.PublisherService.Publish:output_type -> spillway.router.v1.PublishResponse
-	7,  // 16: spillway.router.v1.PublisherService.PublishBatch:output_type -> spillway.router.v1.PublishBatchResponse
-	9,  // 17: spillway.router.v1.PublisherService.Broadcast:output_type -> spillway.router.v1.BroadcastResponse
-	11, // 18: spillway.router.v1.PublisherService.PublishStream:output_type -> spillway.router.v1.PublishStreamResponse
-	15, // [15:19] is the sub-list for method output_type
-	11, // [11:15] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 0: spillway.router.v1.Publication.meta:type_name -> spillway.router.v1.Publication.MetaEntry
+	0,  // 1: spillway.router.v1.Placed.durability:type_name -> spillway.router.v1.Durability
+	1,  // 2: spillway.router.v1.PublishRequest.publication:type_name -> spillway.router.v1.Publication
+	2,  // 3: spillway.router.v1.PublishResponse.placed:type_name -> spillway.router.v1.Placed
+	2,  // 4: spillway.router.v1.PublishResult.placed:type_name -> spillway.router.v1.Placed
+	5,  // 5: spillway.router.v1.PublishResult.failure:type_name -> spillway.router.v1.Failure
+	1,  // 6: spillway.router.v1.PublishBatchRequest.publications:type_name -> spillway.router.v1.Publication
+	6,  // 7: spillway.router.v1.PublishBatchResponse.results:type_name -> spillway.router.v1.PublishResult
+	1,  // 8: spillway.router.v1.BroadcastRequest.publication:type_name -> spillway.router.v1.Publication
+	6,  // 9: spillway.router.v1.BroadcastResponse.results:type_name -> spillway.router.v1.PublishResult
+	1,  // 10: spillway.router.v1.PublishStreamRequest.publications:type_name -> spillway.router.v1.Publication
+	6,  // 11: spillway.router.v1.PublishStreamResponse.results:type_name -> spillway.router.v1.PublishResult
+	3,  // 12: spillway.router.v1.PublisherService.Publish:input_type -> spillway.router.v1.PublishRequest
+	7,  // 13: spillway.router.v1.PublisherService.PublishBatch:input_type -> spillway.router.v1.PublishBatchRequest
+	9,  // 14: spillway.router.v1.PublisherService.Broadcast:input_type -> spillway.router.v1.BroadcastRequest
+	11, // 15: spillway.router.v1.PublisherService.PublishStream:input_type -> spillway.router.v1.PublishStreamRequest
+	4,  // 16: spillway.router.v1.PublisherService.Publish:output_type -> spillway.router.v1.PublishResponse
+	8,  // 17: spillway.router.v1.PublisherService.PublishBatch:output_type -> spillway.router.v1.PublishBatchResponse
+	10, // 18: spillway.router.v1.PublisherService.Broadcast:output_type -> spillway.router.v1.BroadcastResponse
+	12, // 19: spillway.router.v1.PublisherService.PublishStream:output_type -> spillway.router.v1.PublishStreamResponse
+	16, // [16:20] is the sub-list for method output_type
+	12, // [12:16] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_spillway_router_v1_publisher_proto_init() }
@@ -841,13 +919,14 @@ func file_spillway_router_v1_publisher_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spillway_router_v1_publisher_proto_rawDesc), len(file_spillway_router_v1_publisher_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_spillway_router_v1_publisher_proto_goTypes,
 		DependencyIndexes: file_spillway_router_v1_publisher_proto_depIdxs,
+		EnumInfos:         file_spillway_router_v1_publisher_proto_enumTypes,
 		MessageInfos:      file_spillway_router_v1_publisher_proto_msgTypes,
 	}.Build()
 	File_spillway_router_v1_publisher_proto = out.File

@@ -1,0 +1,277 @@
+package router
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/history"
+)
+
+// Channels of asynchronous namespaces are numbered in their owner's memory, like
+// those without a store, and written behind: an event is acked when the bus server
+// has answered a flush that came after it (async_ack.go), or when the store has it,
+// whichever is first. What is not written yet stays in the tail (async_write.go).
+//
+// What a channel consists of, and an owner would have to hand to the next one:
+// epoch, head, base, tail, keys, and of asyncState row and written. Who takes a
+// channel without that begins a new epoch behind what the store has.
+
+// asyncLoad is how long a publish on a channel that is not known waits for the
+// store to tell its head. Without it the epoch begins at 0, and again behind what
+// the store has, once that answers.
+const asyncLoad = 500 * time.Millisecond
+
+// asyncState is what a channel has that is written behind. Guarded by its shard's mu.
+//
+//	written <= head; events behind written are the end of the tail
+//	bytes is that of those events, unless loose
+type asyncState struct {
+	row     point  // of the store, when it was last read or written; epoch 0: not known
+	written uint64 // offsets up to it are in the store
+	bytes   int64  // counted in writeBehind.bytes; none is let go
+	loose   bool   // too much is unwritten: the tail keeps what any tail keeps
+	gone    uint64 // of what was let go unwritten the last offset
+	queued  bool   // in the writer's list, or in its hands
+	acks    []ack  // neither bus nor store has answered
+}
+
+// ack is a publication with what it is to be told.
+type ack struct {
+	p   *publication
+	res result
+}
+
+// writeBehind is the part of a sequencer that acks before it writes.
+type writeBehind struct {
+	lane   lane         // channels with publishes
+	list   lane         // channels with something to write
+	queued atomic.Int64 // channels in list or being written
+	bytes  atomic.Int64 // unwritten, that is not let go
+	away   atomic.Int64 // the store failed: nobody but the writer tries before this time (Unix ns)
+	acker  acker
+}
+
+func (w *writeBehind) storeAway() bool { return time.Now().UnixNano() < w.away.Load() }
+
+func (w *writeBehind) storeFailed() { w.away.Store(time.Now().Add(time.Second).UnixNano()) }
+
+// unwrittenLocked is how many events the store does not have.
+func (ch *channel) unwrittenLocked() uint64 {
+	if ch.async == nil || !ch.known {
+		return 0
+	}
+	return ch.head - ch.async.written
+}
+
+// commitAsync numbers, fans out and leaves the rest to acker and writer.
+func (s *sequencer) commitAsync(ctx context.Context, batch []*work) error {
+	rows := s.asyncRows(ctx, batch)
+	for i, w := range batch {
+		s.commitOneAsync(w, rows[i])
+	}
+	s.behind.acker.signal()
+	return nil
+}
+
+// asyncRows asks the store for the rows of channels that are not known; nil: known,
+// or the store does not answer.
+func (s *sequencer) asyncRows(ctx context.Context, batch []*work) []*history.Head {
+	rows := make([]*history.Head, len(batch))
+	var queries []history.HeadQuery
+	var which []int
+	for i, w := range batch {
+		w.ch.shard.mu.Lock()
+		ready := s.asyncReadyLocked(w.ch)
+		w.ch.shard.mu.Unlock()
+		if !ready && s.own.owned(w.ch.name) {
+			queries, which = append(queries, history.HeadQuery{Channel: w.ch.name}), append(which, i)
+		}
+	}
+	if len(queries) == 0 || s.behind.storeAway() {
+		return rows
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(asyncLoad, s.cfg.StoreTimeout))
+	defer cancel()
+	s.metrics.storeCalls.heads.Inc()
+	heads, err := s.store.Heads(ctx, queries)
+	if err != nil {
+		s.behind.storeFailed()
+		return rows
+	}
+	for n, i := range which {
+		rows[i] = &heads[n]
+	}
+	return rows
+}
+
+func (s *sequencer) asyncReadyLocked(ch *channel) bool {
+	return ch.async != nil && ch.known && s.own.unbroken(ch.name, ch.trust)
+}
+
+// nextEpoch is larger than after, and than what any owner before this one began.
+func (s *sequencer) nextEpoch(after uint64) uint64 {
+	generation := s.generation.Load() & (1<<epochShift - 1)
+	return max(s.own.revision()<<epochShift|generation, after+1)
+}
+
+// asyncLocked readies a channel that is written behind; false: it is another's. row
+// is the store's, nil if it is not known. An epoch seen by an edge that is above
+// ours shows an owner that we never saw.
+func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) bool {
+	if !s.own.owned(ch.name) {
+		return false
+	}
+	t := s.own.now()
+	ready := s.asyncReadyLocked(ch)
+	if ch.async == nil {
+		ch.async = new(asyncState)
+	}
+	switch {
+	case ready && seen <= ch.epoch:
+	case ready || ch.unwrittenLocked() > 0: // what is unwritten goes along
+		s.metrics.renewals.takeover.Inc()
+		s.table.reepochLocked(ch, s.nextEpoch(max(seen, ch.epoch)))
+	default:
+		s.beginAsyncLocked(ch, row, seen)
+	}
+	ch.trust = t
+	return true
+}
+
+func (s *sequencer) beginAsyncLocked(ch *channel, row *history.Head, seen uint64) {
+	var at point
+	if row != nil {
+		at = point{row.Epoch, row.Offset}
+	}
+	if at.offset > 0 {
+		s.metrics.renewals.takeover.Inc()
+	}
+	s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, at.epoch)), at.offset)
+	ch.keys = nil
+	ch.async.row, ch.async.written, ch.async.gone = at, at.offset, at.offset
+}
+
+// reepochLocked begins an epoch that goes on with what the one before has in memory.
+func (t *table) reepochLocked(ch *channel, epoch uint64) {
+	ch.epoch = epoch
+	ch.base = point{epoch, ch.head}
+	ch.shown = ch.shown.max(point{epoch, ch.head})
+	ch.version++
+}
+
+func (s *sequencer) commitOneAsync(w *work, row *history.Head) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	if !s.asyncLocked(ch, row, 0) {
+		ch.shard.mu.Unlock()
+		s.finishAll(w.pubs, notOwner)
+		return
+	}
+	epoch, head, now := ch.epoch, ch.head, s.cfg.Now().UnixMilli()
+	fresh := make([]history.Event, 0, len(w.pubs))
+	for _, p := range w.pubs {
+		offset, repeat := ch.keyed(p, head+uint64(len(fresh))+1)
+		ch.async.acks = append(ch.async.acks, ack{p, result{epoch: epoch, offset: offset, repeat: repeat}})
+		if !repeat {
+			p.event.Offset, p.event.TimeMS = offset, now
+			fresh = append(fresh, p.event)
+		}
+	}
+	events := busEvents(fresh)
+	base := ch.baseLocked(epoch, head)
+	if len(events) > 0 {
+		s.growAsyncLocked(ch, events)
+		s.fan.publishedLocked(ch)
+	}
+	known := ch.async.takeAcks(epoch, ch.async.written) // repeats of what is in the store
+	push := s.queueWriteLocked(ch)
+	s.behind.acker.add(ch, point{epoch, ch.head})
+	ch.shard.mu.Unlock()
+	if len(events) > 0 {
+		s.fan.out(ch.name, epoch, base, events)
+	}
+	if push {
+		s.behind.list.push(ch)
+	}
+	s.acked(known, Committed)
+}
+
+// growAsyncLocked takes new events. Past the bound of what may be unwritten the
+// channel keeps no more than any other does, and what it lets go is counted.
+func (s *sequencer) growAsyncLocked(ch *channel, events []*gatewayv1.BusEvent) {
+	a := ch.async
+	size := int64(0)
+	for _, e := range events {
+		size += eventSize(e)
+	}
+	keep := s.bounds()
+	if !a.loose && s.behind.bytes.Load()+size > s.cfg.AsyncBytes {
+		s.behind.bytes.Add(-a.bytes)
+		a.bytes, a.loose = 0, true
+		s.metrics.asyncLoose.Inc()
+	}
+	if !a.loose {
+		a.bytes += size
+		s.behind.bytes.Add(size)
+		keep.pinned = a.written + 1
+	}
+	s.table.grewLocked(ch, events, keep)
+	s.letGoLocked(ch)
+}
+
+// letGoLocked counts what the tail no longer has and the store never got.
+func (s *sequencer) letGoLocked(ch *channel) {
+	a, last := ch.async, ch.head
+	if len(ch.tail.events) > 0 {
+		last = ch.tail.first - 1
+	}
+	if from := max(a.gone, a.written); last > from {
+		s.metrics.asyncLost.Add(float64(last - from))
+		a.gone = last
+	}
+}
+
+// queueWriteLocked says that the caller pushes the channel to the writer.
+func (s *sequencer) queueWriteLocked(ch *channel) bool {
+	if ch.async.queued || ch.unwrittenLocked() == 0 {
+		return false
+	}
+	ch.async.queued = true
+	s.behind.queued.Add(1)
+	return true
+}
+
+// takeAcks removes those of an epoch up to an offset.
+func (a *asyncState) takeAcks(epoch, upTo uint64) []ack {
+	var taken []ack
+	kept := a.acks[:0]
+	for _, k := range a.acks {
+		if k.res.epoch == epoch && k.res.offset <= upTo {
+			taken = append(taken, k)
+		} else {
+			kept = append(kept, k)
+		}
+	}
+	clear(a.acks[len(kept):])
+	if a.acks = kept; len(kept) == 0 {
+		a.acks = nil
+	}
+	return taken
+}
+
+// acked tells publications what their events have survived.
+func (s *sequencer) acked(acks []ack, d Durability) {
+	for _, k := range acks {
+		k.res.durability = d
+		s.finish(k.p, k.res)
+	}
+}
+
+// written waits until all is written, or ctx ends; it returns how many channels are not.
+func (s *sequencer) written(ctx context.Context) int64 {
+	for s.behind.queued.Load() > 0 && pause(ctx, 5*time.Millisecond) {
+	}
+	return s.behind.queued.Load()
+}

@@ -1,0 +1,447 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/history"
+)
+
+// asyncWork is what the writer has of one channel. It may be overtaken: whatever it
+// finds counts only while the channel is still in the epoch.
+type asyncWork struct {
+	ch      *channel
+	epoch   uint64
+	written uint64
+	row     point
+	hole    bool // events behind written were let go
+	events  []*gatewayv1.BusEvent
+}
+
+// runWrites writes behind, until ctx ends. Its owner is Router.Run.
+func (s *sequencer) runWrites(ctx context.Context) error {
+	failures := 0
+	for {
+		batch := s.takeWrites()
+		if len(batch) == 0 {
+			select {
+			case <-s.behind.list.wake:
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		err := s.write(ctx, batch)
+		for _, w := range batch {
+			s.writeDone(w)
+		}
+		if err == nil {
+			failures = 0
+			s.behind.away.Store(0)
+			continue
+		}
+		s.behind.storeFailed()
+		if failures == 0 {
+			s.log.Warn("the store failed; what is written behind waits and is tried again", "error", err)
+		}
+		failures++
+		if !pause(ctx, backoff(s.wait, failures)) {
+			return nil
+		}
+	}
+}
+
+// takeWrites forms a batch of channels in order, up to the bounds.
+func (s *sequencer) takeWrites() []*asyncWork {
+	var batch []*asyncWork
+	events, size := 0, 0
+	for events < s.cfg.BatchEvents && size < s.cfg.BatchBytes {
+		ch := s.behind.list.pop()
+		if ch == nil {
+			break
+		}
+		ch.shard.mu.Lock()
+		w := ch.asyncWorkLocked(s.cfg.BatchEvents-events, s.cfg.BatchBytes-size)
+		ch.shard.mu.Unlock()
+		for _, e := range w.events {
+			size += int(eventSize(e))
+		}
+		events += len(w.events)
+		batch = append(batch, w)
+	}
+	return batch
+}
+
+func (ch *channel) asyncWorkLocked(most, bytes int) *asyncWork {
+	a := ch.async
+	w := &asyncWork{ch: ch, epoch: ch.epoch, written: a.written, row: a.row}
+	if ch.unwrittenLocked() == 0 {
+		return w
+	}
+	if w.hole = len(ch.tail.events) == 0 || ch.tail.first > a.written+1; !w.hole {
+		w.events, _ = ch.tail.after(a.written, most, bytes)
+	}
+	return w
+}
+
+func (s *sequencer) writeDone(w *asyncWork) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	again := ch.unwrittenLocked() > 0
+	ch.async.queued = again
+	ch.shard.mu.Unlock()
+	if again {
+		s.behind.list.push(ch)
+	} else {
+		s.behind.queued.Add(-1)
+	}
+}
+
+// write brings a batch to the store: rows first, which may have to begin the epoch
+// there, or the epoch again behind what is there.
+func (s *sequencer) write(ctx context.Context, batch []*asyncWork) error {
+	ctx = context.WithoutCancel(ctx) // only the store's own deadline ends it
+	if err := s.readRows(ctx, batch); err != nil {
+		return err
+	}
+	if err := s.renewRows(ctx, batch); err != nil {
+		return err
+	}
+	var ready []*asyncWork
+	for _, w := range batch {
+		if w.row == (point{w.epoch, w.written}) && len(w.events) > 0 {
+			ready = append(ready, w)
+		}
+	}
+	return s.appendAsync(ctx, ready)
+}
+
+// readRows loads what is not known to be in the epoch.
+func (s *sequencer) readRows(ctx context.Context, batch []*asyncWork) error {
+	var queries []history.HeadQuery
+	var asked []*asyncWork
+	for _, w := range batch {
+		if w.row.epoch != w.epoch {
+			queries, asked = append(queries, history.HeadQuery{Channel: w.ch.name}), append(asked, w)
+		}
+	}
+	if len(queries) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.StoreTimeout)
+	defer cancel()
+	s.metrics.storeCalls.heads.Inc()
+	heads, err := s.store.Heads(ctx, queries)
+	if err != nil {
+		return fmt.Errorf("load heads: %w", err)
+	}
+	for i, w := range asked {
+		w.row = point{heads[i].Epoch, heads[i].Offset}
+	}
+	return s.findWritten(ctx, asked)
+}
+
+// findWritten recognises events of a write whose outcome was unknown.
+func (s *sequencer) findWritten(ctx context.Context, batch []*asyncWork) error {
+	for _, w := range batch {
+		if w.row.epoch != w.epoch || w.row.offset <= w.written || w.hole {
+			continue
+		}
+		n := w.row.offset - w.written
+		w.ch.shard.mu.Lock()
+		ours, _ := w.ch.tail.after(w.written, int(min(n, 1<<20)), 0)
+		w.ch.shard.mu.Unlock()
+		s.metrics.storeCalls.read.Inc()
+		pages, err := s.store.Read(ctx, []history.Range{{Channel: w.ch.name, After: w.written, Limit: int(min(n, 1<<20))}})
+		if err != nil {
+			return fmt.Errorf("read what may have been written: %w", err)
+		}
+		if p := &pages[0]; p.Epoch == w.epoch && p.Head == w.row.offset && sameAsBus(p.Events, ours) {
+			s.wrote(w, w.row.offset)
+			w.written, w.events = w.row.offset, nil // the rest comes next
+		}
+	}
+	return nil
+}
+
+func sameAsBus(stored []history.Event, ours []*gatewayv1.BusEvent) bool {
+	if len(stored) != len(ours) {
+		return false
+	}
+	for i, e := range busEvents(stored) {
+		o := ours[i]
+		if e.Offset != o.Offset || e.TimeMs != o.TimeMs || e.Binary != o.Binary || e.From != o.From || !bytes.Equal(e.Data, o.Data) || !bytes.Equal(e.Meta, o.Meta) {
+			return false
+		}
+	}
+	return true
+}
+
+// renewRows begins epochs in the store. The row of a channel whose epoch is new is
+// given it if it ends where the channel went on from. Else (it was not known, or
+// somebody wrote, or what was written is gone, or what was not is) the channel begins
+// one epoch more, behind the row; what is unwritten goes along.
+func (s *sequencer) renewRows(ctx context.Context, batch []*asyncWork) error {
+	var renewals []history.Renewal
+	var of []*asyncWork
+	for _, w := range batch {
+		if len(w.events) == 0 && !w.hole || w.row == (point{w.epoch, w.written}) && !w.hole {
+			continue
+		}
+		fresh := w.epoch
+		if w.row.epoch >= w.epoch || w.row.offset != w.written || w.hole {
+			if !s.own.owned(w.ch.name) {
+				s.deposed(w) // the owner alone begins epochs
+				continue
+			}
+			fresh = s.nextEpoch(max(w.epoch, w.row.epoch))
+		}
+		renewals = append(renewals, history.Renewal{Channel: w.ch.name, Epoch: w.row.epoch, Head: w.row.offset, New: fresh})
+		of = append(of, w)
+	}
+	if len(renewals) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.StoreTimeout)
+	defer cancel()
+	s.metrics.storeCalls.renew.Inc()
+	rows, err := s.store.Renew(ctx, renewals)
+	if err != nil {
+		return fmt.Errorf("begin epochs: %w", err)
+	}
+	for i, w := range of {
+		r := &renewals[i]
+		if rows[i].Epoch != r.New || rows[i].Offset != r.Head {
+			w.row, w.events = point{}, nil // somebody was faster: read again
+			continue
+		}
+		w.row = point{r.New, r.Head}
+		if r.New != w.epoch {
+			s.rebase(w)
+		}
+	}
+	return nil
+}
+
+// rebase goes on behind the row, in its epoch: what is unwritten is numbered anew.
+// Those who are live have had it; the epoch tells everybody that something may be
+// missing.
+func (s *sequencer) rebase(w *asyncWork) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	if ch.epoch != w.epoch || !ch.known {
+		ch.shard.mu.Unlock()
+		w.events = nil
+		return
+	}
+	s.metrics.renewals.rebase.Inc()
+	a, old := ch.async, ch.epoch
+	events := renumbered(&ch.tail, a.written, w.row.offset)
+	shift := w.row.offset + uint64(len(events)) - ch.head // of offsets, modulo 2^64
+	if w.row.offset < a.written {
+		s.metrics.asyncLost.Add(float64(a.written - w.row.offset)) // the store had it
+	}
+	kept := ch.head - uint64(len(events))
+	ch.rekeyLocked(a.written, kept, w.row.offset, shift)
+	var lost []ack
+	if kept > a.written {
+		lost = a.takeAcks(old, kept)
+	}
+	for i := range a.acks {
+		if r := &a.acks[i].res; r.epoch == old {
+			r.epoch, r.offset = w.row.epoch, r.offset+shift
+		}
+	}
+	s.table.moveLocked(ch, w.row.epoch, w.row.offset)
+	a.row, a.written, a.gone = w.row, w.row.offset, w.row.offset
+	if len(events) > 0 {
+		s.table.grewLocked(ch, events, tailBounds{pinned: 1})
+	}
+	ch.base = point{ch.epoch, ch.head}
+	s.fan.publishedLocked(ch) // tells the new head soon
+	ch.shard.mu.Unlock()
+	w.events = nil // they come next, in the new epoch
+	for _, k := range lost {
+		s.finish(k.p, unknownOutcome)
+	}
+}
+
+// renumbered copies the events behind written so that they follow head: they are
+// shared with answers under their old offsets.
+func renumbered(t *tail, written, head uint64) []*gatewayv1.BusEvent {
+	old, _ := t.after(max(written, t.first-min(t.first, 1)), len(t.events), 0)
+	for i, e := range old {
+		old[i] = &gatewayv1.BusEvent{
+			Offset: head + 1 + uint64(i), TimeMs: e.TimeMs, Data: e.Data, Binary: e.Binary, From: e.From, Meta: e.Meta,
+		}
+	}
+	return old
+}
+
+// rekeyLocked moves the offsets of keys whose events (those behind kept) were numbered
+// anew, and forgets those whose events the store has lost or never got.
+func (ch *channel) rekeyLocked(written, kept, head, shift uint64) {
+	if ch.keys == nil {
+		return
+	}
+	for key, offset := range ch.keys.offsets {
+		switch {
+		case offset > kept:
+			ch.keys.offsets[key] = offset + shift
+		case offset > min(written, head):
+			delete(ch.keys.offsets, key)
+		}
+	}
+}
+
+// deposed gives up what another owner's epoch has left no place for: it is counted,
+// and the epoch tells those who may have missed it.
+func (s *sequencer) deposed(w *asyncWork) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	if ch.epoch != w.epoch || !ch.known {
+		ch.shard.mu.Unlock()
+		return
+	}
+	a := ch.async
+	s.metrics.asyncLost.Add(float64(ch.head - max(a.written, a.gone)))
+	s.behind.bytes.Add(-a.bytes)
+	acks := a.acks
+	*a = asyncState{queued: true}
+	s.table.forgetLocked(ch)
+	ch.keys = nil
+	ch.shard.mu.Unlock()
+	w.events = nil
+	for _, k := range acks {
+		s.finish(k.p, unknownOutcome)
+	}
+}
+
+// appendAsync writes runs; what the store refuses is found by halving.
+func (s *sequencer) appendAsync(ctx context.Context, batch []*asyncWork) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	runs := make([]history.Run, len(batch))
+	for i, w := range batch {
+		runs[i] = w.run()
+	}
+	timeout, cancel := context.WithTimeout(ctx, s.cfg.StoreTimeout)
+	defer cancel()
+	s.metrics.storeCalls.append.Inc()
+	outcomes, err := s.store.Append(timeout, runs)
+	var refused *history.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return s.halveAsync(ctx, batch, refused)
+	case err != nil:
+		s.metrics.unknown.Inc()
+		for _, w := range batch {
+			s.rowUnknown(w)
+		}
+		return fmt.Errorf("append: %w", err)
+	}
+	for i, w := range batch {
+		if outcomes[i] == history.Stored {
+			s.wrote(w, runs[i].NewHead())
+			continue
+		}
+		s.metrics.races.Inc()
+		s.rowUnknown(w)
+	}
+	s.metrics.batchEvents.Observe(float64(countEvents(runs)))
+	return nil
+}
+
+// run has no keys: they are as mortal as the owner.
+func (w *asyncWork) run() history.Run {
+	run := history.Run{Channel: w.ch.name, Epoch: w.epoch, Head: w.written, Events: make([]history.Event, len(w.events))}
+	for i, e := range w.events {
+		run.Events[i] = history.Event{Offset: e.Offset, TimeMS: int64(e.TimeMs), Data: e.Data, Binary: e.Binary, From: e.From, Meta: e.Meta}
+	}
+	return run
+}
+
+func (s *sequencer) halveAsync(ctx context.Context, batch []*asyncWork, refused error) error {
+	if len(batch) > 1 {
+		return errors.Join(s.appendAsync(ctx, batch[:len(batch)/2]), s.appendAsync(ctx, batch[len(batch)/2:]))
+	}
+	w := batch[0]
+	if len(w.events) > 1 {
+		half := *w
+		half.events = w.events[:len(w.events)/2]
+		return s.appendAsync(ctx, []*asyncWork{&half}) // the other half comes next
+	}
+	s.metrics.refused.Inc()
+	s.log.Warn("the store refuses an event that was acked; its channel begins a new epoch", "channel", w.ch.name, "offset", w.events[0].Offset, "error", refused)
+	for _, k := range s.skip(w) { // nobody has acked it
+		s.finish(k.p, result{code: codes.InvalidArgument, message: refused.Error()})
+	}
+	return nil
+}
+
+// skip lets an event go that cannot be written: the hole makes the next write begin
+// a new epoch behind the row. It returns who waits for it.
+func (s *sequencer) skip(w *asyncWork) []ack {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	defer ch.shard.mu.Unlock()
+	if ch.epoch != w.epoch || len(ch.tail.events) == 0 {
+		return nil
+	}
+	rest, _ := ch.tail.after(w.events[0].Offset, len(ch.tail.events), 0)
+	s.table.clearTailLocked(ch)
+	if len(rest) > 0 {
+		ch.tail.first = rest[0].Offset
+		ch.tail.append(rest, tailBounds{pinned: 1})
+		s.table.accountLocked(ch, ch.tail.bytes)
+	}
+	s.releaseLocked(ch, eventSize(w.events[0]))
+	s.letGoLocked(ch)
+	return ch.async.takeAcks(w.epoch, w.events[0].Offset)
+}
+
+func (s *sequencer) releaseLocked(ch *channel, size int64) {
+	if a := ch.async; !a.loose {
+		size = min(size, a.bytes)
+		a.bytes -= size
+		s.behind.bytes.Add(-size)
+	}
+}
+
+func (s *sequencer) rowUnknown(w *asyncWork) {
+	w.ch.shard.mu.Lock()
+	defer w.ch.shard.mu.Unlock()
+	if w.ch.epoch == w.epoch {
+		w.ch.async.row = point{}
+	}
+}
+
+// wrote takes note that the store has events up to an offset, and acks what waited.
+func (s *sequencer) wrote(w *asyncWork, upTo uint64) {
+	ch := w.ch
+	ch.shard.mu.Lock()
+	a := ch.async
+	if ch.epoch != w.epoch || !ch.known {
+		ch.shard.mu.Unlock()
+		return
+	}
+	size := int64(0)
+	done, _ := ch.tail.after(a.written, int(upTo-a.written), 0)
+	for _, e := range done {
+		size += eventSize(e)
+	}
+	s.releaseLocked(ch, size)
+	a.row, a.written = point{w.epoch, upTo}, upTo
+	if a.loose && ch.head == upTo {
+		a.loose = false
+	}
+	acks := a.takeAcks(w.epoch, upTo)
+	ch.shard.mu.Unlock()
+	s.acked(acks, Committed)
+}
