@@ -57,6 +57,7 @@ func (a *alone) LeaseLosses() uint64                        { return 0 }
 func (a *alone) SetState(gatewayv1.State)                   {}
 func (a *alone) LastHeard(presence.Key) time.Time           { return time.Now() }
 func (a *alone) Silent(presence.Key) bool                   { return false }
+func (a *alone) Incarnation() uint64                        { return 0 }
 func (a *alone) Figures() map[presence.Key]*presence.Figure { return nil }
 
 // noBus loses everything.
