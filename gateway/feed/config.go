@@ -30,6 +30,7 @@ type Config struct {
 	RepairRate  int           // channels whose repair may begin in a second
 	RepairBytes int           // bytes of data that repairs may have in flight
 	ChunkBytes  int           // bytes of data asked for at once by a repair
+	RepeatRate  int           // pulls that are asked for again in a second, after an unavailable answer
 	MinRetry    time.Duration // first wait after an unavailable answer; doubled up to MaxRetry
 	MaxRetry    time.Duration
 
@@ -55,6 +56,7 @@ func Default() Config {
 		RepairRate:   1_000,
 		RepairBytes:  16 << 20,
 		ChunkBytes:   256 << 10,
+		RepeatRate:   2_000,
 		MinRetry:     200 * time.Millisecond,
 		MaxRetry:     5 * time.Second,
 		HeadRate:     2_000,
@@ -86,6 +88,7 @@ func (c Config) Validate() error {
 		{"repair_rate", int64(c.RepairRate)},
 		{"repair_bytes", int64(c.RepairBytes)},
 		{"chunk_bytes", int64(c.ChunkBytes)},
+		{"repeat_rate", int64(c.RepeatRate)},
 		{"min_retry", int64(c.MinRetry)},
 		{"max_retry", int64(c.MaxRetry)},
 		{"head_rate", int64(c.HeadRate)},

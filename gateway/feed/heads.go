@@ -26,7 +26,7 @@ type heads struct {
 	next     time.Time // of the next beat
 	last     time.Time // beat
 	young    []later   // new interests, in order of time
-	failed   []later   // checks without an answer, in order of time
+	failed   []later   // checks without an answer, by when they are repeated
 	suspects []*feed
 	cursor   int     // of the round, in shard.feeds
 	round    float64 // checks that the round is due
@@ -62,8 +62,23 @@ func newHeads(cfg *Config, shards int) heads {
 // fresh is called for a new interest: the bus may not know of it everywhere.
 func (h *heads) fresh(f *feed, now time.Time) { h.young = append(h.young, later{f, now}) }
 
-// again is called for a check that had no answer.
-func (h *heads) again(f *feed, now time.Time) { h.failed = append(h.failed, later{f, now}) }
+// again is called for a check that had no answer, to be repeated after a second or
+// when the router said. The queue stays in order: nobody goes before who came before.
+func (h *heads) again(f *feed, now time.Time, after time.Duration) {
+	at := now.Add(max(after, time.Second))
+	if n := len(h.failed); n > 0 && at.Before(h.failed[n-1].at) {
+		at = h.failed[n-1].at
+	}
+	f.checkAt = true
+	h.failed = append(h.failed, later{f, at})
+}
+
+// hurry makes those that wait to be checked again due: there are other routers.
+func (h *heads) hurry(now time.Time) {
+	for i := range h.failed {
+		h.failed[i].at = now
+	}
+}
 
 // moved is called when a feed takes a place before its own in the list: walks
 // that have passed the new place and not the old one would miss it.
@@ -75,7 +90,7 @@ func (h *heads) moved(f *feed, to int, now time.Time) {
 }
 
 func (h *heads) suspectIt(f *feed) {
-	if !f.suspect {
+	if !f.suspect && !f.checkAt {
 		f.suspect = true
 		h.suspects = append(h.suspects, f)
 	}
@@ -93,6 +108,8 @@ func (s *shard) beat() {
 		h.next = now.Add(idleBeat)
 	}
 	s.repairs.refill(elapsed.Seconds())
+	pace := float64(s.cfg.RepeatRate) / float64(s.cfg.ShardCount())
+	s.step.again = min(s.step.again+pace*elapsed.Seconds(), max(pace/10, 1))
 	s.grant()
 	s.watch()
 	s.sweep()
@@ -103,13 +120,16 @@ func (s *shard) beat() {
 }
 
 func (h *heads) suspectDue(now time.Time, delay time.Duration) {
-	h.young = h.due(h.young, now, delay)
-	h.failed = h.due(h.failed, now, time.Second)
+	h.young = h.due(h.young, now, delay, false)
+	h.failed = h.due(h.failed, now, 0, true)
 }
 
-func (h *heads) due(queue []later, now time.Time, delay time.Duration) []later {
+func (h *heads) due(queue []later, now time.Time, delay time.Duration, failed bool) []later {
 	n := 0
 	for n < len(queue) && now.Sub(queue[n].at) >= delay {
+		if failed {
+			queue[n].f.checkAt = false
+		}
 		h.suspectIt(queue[n].f)
 		queue[n].f = nil
 		n++
@@ -144,7 +164,7 @@ func (s *shard) checkRound(elapsed time.Duration) {
 		f := s.feeds[h.cursor]
 		h.cursor++
 		h.round--
-		if !f.suspect {
+		if !f.suspect && !f.checkAt {
 			f.suspect = true
 			s.check(f)
 		}
@@ -156,10 +176,15 @@ func (s *shard) check(f *feed) {
 		f.suspect = false
 		return
 	}
-	s.heads.allowed--
 	if f.deaf {
 		s.renew(f)
 	}
+	if !f.known {
+		f.suspect = false // its pull asks, and goes on asking
+		s.heads.again(f, s.step.now, s.cfg.HeadDelay)
+		return
+	}
+	s.heads.allowed--
 	f.askHead(&s.step)
 	s.finish(f)
 }
@@ -193,6 +218,7 @@ func (s *shard) watch() {
 				h.before = was
 			}
 			h.sweep = 0
+			h.hurry(s.step.now)
 			s.hurry()
 		}
 	}

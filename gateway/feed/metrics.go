@@ -58,13 +58,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		countHoles:      counter("holes_total", "Jumps in the flow of a channel."),
 		countRepairs:    counter("repairs_total", "Holes that time did not fill."),
 		countBehind:     counter("found_behind_total", "Repairs that only a check of the head brought about."),
+		countPutOff:     counter("repetitions_put_off_total", "Times that a question was due again and the pace of repetitions was used up."),
 		countBadAnswers: counter("bad_answers_total", "Answers that contradict themselves or what the bus showed."),
 	}
 	m.noFeed = drops.WithLabelValues("no_interest")
 	m.badBus = drops.WithLabelValues("unreadable")
 	if r != nil {
 		r.MustRegister(m.channels, m.table, m.held, m.waiting, m.turns, m.repairBytes, m.pending, m.renewals, asks, gaps, drops,
-			m.counts[countEvents], m.counts[countHoles], m.counts[countRepairs], m.counts[countBehind], m.counts[countBadAnswers])
+			m.counts[countEvents], m.counts[countHoles], m.counts[countRepairs], m.counts[countBehind], m.counts[countPutOff], m.counts[countBadAnswers])
 	}
 	return m
 }

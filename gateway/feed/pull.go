@@ -79,6 +79,18 @@ func (f *feed) askGroup(s *step, g *group) {
 	s.do(action{kind: actAsk, ask: a, flight: flight{kind: askPull, f: f, group: g, epoch: f.epoch, seen: f.seen}})
 }
 
+// repeatGroup asks again, at the pace of all that ask again: when routers or the
+// store come back, everybody who waited would else ask at once.
+func (f *feed) repeatGroup(s *step, g *group) {
+	if s.again < 1 {
+		s.count[countPutOff]++
+		g.retryAt = s.now.Add(beat + s.jitter(time.Second))
+		return
+	}
+	s.again--
+	f.askGroup(s, g)
+}
+
 // pulled takes the answer to askGroup.
 func (f *feed) pulled(s *step, fl flight, a *gatewayv1.Answer) {
 	g := fl.group
@@ -264,7 +276,7 @@ func (f *feed) checked(s *step, a *gatewayv1.Answer) {
 	switch {
 	case f.gone || f.sinks.empty() || refused(a.Status):
 	case a.Status != gatewayv1.Status_STATUS_OK:
-		s.do(action{kind: actCheck})
+		s.do(action{kind: actCheck, after: time.Duration(min(a.RetryAfterMs, 60_000)) * time.Millisecond})
 	case !f.known || !f.learn(s, a):
 	case f.seen > f.delivered:
 		if f.work == nil || f.work.repair == repairNone {

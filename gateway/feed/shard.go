@@ -272,7 +272,7 @@ func (s *shard) finish(f *feed) {
 		case actRenew:
 			s.renew(f)
 		case actCheck:
-			s.heads.again(f, s.step.now)
+			s.heads.again(f, s.step.now, a.after)
 		case actDrop:
 			s.drop(f)
 		}

@@ -31,6 +31,7 @@ type feed struct {
 	fresh   bool  // this epoch was not yet announced to live subscribers
 	found   bool  // a check of the head found more than was delivered
 	suspect bool  // a check of the head is queued or under way
+	checkAt bool  // a check had no answer and is repeated when the router said, no sooner
 	deaf    bool  // the bus refused our interest
 	gone    bool  // dropped by the shard
 	behind  uint8 // checks running that had to repair
@@ -213,7 +214,7 @@ func (f *feed) tick(s *step) {
 	}
 	for _, g := range w.groups {
 		if !g.asked && !s.now.Before(g.retryAt) {
-			f.askGroup(s, g)
+			f.repeatGroup(s, g)
 		}
 	}
 }

@@ -15,8 +15,9 @@ type step struct {
 	jitter func(time.Duration) time.Duration // random, from zero up to its argument
 
 	now    time.Time
-	held   int // bytes held by all feeds of the shard
-	budget int // most of them
+	again  float64 // pulls that may be asked for again now
+	held   int     // bytes held by all feeds of the shard
+	budget int     // most of them
 	out    []action
 	count  [numCounts]int
 }
@@ -34,6 +35,7 @@ const (
 	countHoles                   // jumps seen
 	countRepairs                 // holes that time did not fill
 	countBehind                  // of those, found by a check of the head
+	countPutOff                  // repetitions of a pull that found the pace used up
 	countBadAnswers              // answers that contradict themselves or what was seen
 	numCounts
 )
@@ -64,6 +66,7 @@ type action struct {
 	piece   *Piece
 	ask     *gatewayv1.Ask
 	flight  flight
+	after   time.Duration // of actCheck: what the router said
 }
 
 // askKind says what an ask is for.

@@ -33,6 +33,7 @@ type cluster struct {
 	askedAt  []time.Time
 	delay    time.Duration
 	status   gatewayv1.Status
+	retryMS  uint32 // what an answer that is not OK says
 	snapshot *presence.Snapshot
 	heard    map[string]time.Time
 }
@@ -127,11 +128,11 @@ func (c *cluster) Ask(a *gatewayv1.Ask, to Answerer) {
 	c.mu.Lock()
 	c.asked = append(c.asked, a)
 	c.askedAt = append(c.askedAt, time.Now())
-	delay, status := c.delay, c.status
+	delay, status, retryMS := c.delay, c.status, c.retryMS
 	c.mu.Unlock()
 	time.AfterFunc(delay, func() {
 		c.mu.Lock()
-		answer := &gatewayv1.Answer{Id: a.Id, Status: status, Message: "so it is"}
+		answer := &gatewayv1.Answer{Id: a.Id, Status: status, Message: "so it is", RetryAfterMs: retryMS}
 		if status == gatewayv1.Status_STATUS_OK {
 			answer = c.channel(a.Channel).answer(a)
 		}
