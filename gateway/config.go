@@ -28,9 +28,6 @@ type Config struct {
 
 	// TLS ends TLS at the edge. nil: plain sockets, with something that ends it in front.
 	TLS *tls.Config
-	// TLSHandshakesPerSecond bounds what TLS may cost; 0: what takes 60 % of the cores, by
-	// their cost as measured at start.
-	TLSHandshakesPerSecond int
 
 	Settings // what Reload can change
 
@@ -117,9 +114,6 @@ func (c Config) Validate() error {
 	}
 	if c.SendQueueBytes < 4<<10 {
 		bad("limits.send_queue_bytes", c.SendQueueBytes, "must be at least 4 KiB")
-	}
-	if c.TLSHandshakesPerSecond < 0 {
-		bad("tls.handshakes_per_second", c.TLSHandshakesPerSecond, "must not be negative")
 	}
 	if c.Loops < 0 {
 		bad("loops", c.Loops, "must not be negative")

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,13 +21,15 @@ import (
 //	              \-> reset: its time was up, or too many wait
 type secure struct {
 	// immutable after newSecure
-	cfg *tls.Config
+	cfg        *tls.Config
+	affordable int // handshakes a second, by what one costs here
 
 	spoke    inbox[uint64]      // handshakes with something to do, by their visitor's token
 	expected inbox[expectation] // from the bus
 
 	// owned by the door
-	gate *admission.Handshakes
+	gate  *admission.Handshakes
+	rates *hot // the settings that gate has
 }
 
 // expectation is where clients will come from that a confirmed grant is for.
@@ -38,22 +41,33 @@ type expectation struct {
 // handshakeShare is the most of the cores' time that handshakes may take.
 const handshakeShare = 0.6
 
-// newSecure measures what a handshake costs here unless cfg says how many there may be.
-func newSecure(cfg *Config, wake func(), now time.Time) (*secure, error) {
-	s := &secure{cfg: cfg.TLS.Clone()}
+// newSecure measures what a handshake costs here.
+func newSecure(cfg *Config, rates *hot, wake func(), now time.Time) (*secure, error) {
+	s := &secure{cfg: cfg.TLS.Clone(), rates: rates}
 	s.cfg.SessionTicketsDisabled = true // resumption saves nothing here, and costs memory
-	perSecond := cfg.TLSHandshakesPerSecond
-	if perSecond == 0 {
-		cost, err := tlsconn.Cost(s.cfg)
-		if err != nil {
-			return nil, fmt.Errorf("tls: %w", err)
-		}
-		perSecond = max(int(handshakeShare*float64(runtime.GOMAXPROCS(0))/cost.Seconds()), 1)
-		cfg.Log.Info("TLS handshakes are bounded by their cost", "cost", cost, "per_second", perSecond)
+	cost, err := tlsconn.Cost(s.cfg)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
 	}
-	s.gate = admission.NewHandshakes(float64(perSecond), cfg.Settings.Admission.Wait, cfg.Settings.Admission.MaxWaiting, now)
+	s.affordable = max(int(handshakeShare*float64(runtime.GOMAXPROCS(0))/cost.Seconds()), 1)
+	if rates.TLSHandshakesPerSecond == 0 {
+		cfg.Log.Info("TLS handshakes are bounded by their cost", "cost", cost, "per_second", s.affordable)
+	}
+	s.gate = admission.NewHandshakes(s.perSecond(), rates.Admission.Wait, rates.Admission.MaxWaiting, now)
 	s.spoke.wake, s.expected.wake = wake, wake
 	return s, nil
+}
+
+func (s *secure) perSecond() float64 {
+	return float64(cmp.Or(s.rates.TLSHandshakesPerSecond, s.affordable))
+}
+
+// rerate takes settings that have changed.
+func (s *secure) rerate(rates *hot, now time.Time) {
+	if s.rates != rates {
+		s.rates = rates
+		s.gate.Set(s.perSecond(), rates.Admission.Wait, rates.Admission.MaxWaiting, now)
+	}
 }
 
 // expect lets the clients of a confirmed grant pass first.
@@ -136,6 +150,7 @@ func (d *door) turnSecure(now time.Time) {
 	if s == nil {
 		return
 	}
+	s.rerate(d.edge.settings(), now)
 	for _, x := range s.expected.take() {
 		s.gate.Expect(x.sources, x.until, now)
 	}

@@ -167,6 +167,36 @@ func TestHandshakesPastTheBudgetWaitAndAreReset(t *testing.T) {
 }
 
 // Clients whose addresses a confirmed grant names do not stand in line with the rest.
+func TestTheBudgetOfHandshakesIsHot(t *testing.T) {
+	w := newSecureWorld(t, 1, func(c *Config) { c.Settings.Admission.Wait = 30 * time.Second })
+	secureConn(t, w.edge.Addr()) // the burst
+	done := make(chan error, 20)
+	start := time.Now()
+	for range 20 {
+		go func() { // ends with the handshake or the dialer's timeout; received below
+			c, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", w.edge.Addr(), trusting)
+			if err == nil {
+				c.Close()
+			}
+			done <- err
+		}()
+	}
+	eventually(t, "they wait", func() bool { return counter(t, w.edge.metrics.accepted) == 21 })
+	s := w.edge.Settings()
+	s.TLSHandshakesPerSecond = 1_000
+	if err := w.edge.Reload(s); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(start); took > 15*time.Second { // 20 s at the old rate
+		t.Errorf("it took %v", took)
+	}
+}
+
 func TestClientsOfAConfirmedGrantPassTheTLSGateFirst(t *testing.T) {
 	w := newSecureWorld(t, 2, func(c *Config) { c.Settings.Admission.Wait = 20 * time.Second })
 	offer := w.edge.offerRoom(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-2", Number: 1, Movable: 5, WindowMs: 5000})

@@ -204,7 +204,7 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	}
 	e.door = newDoor(e, ln, p, reserve)
 	if cfg.TLS != nil {
-		if e.door.secure, err = newSecure(&e.cfg, p.Wake, time.Now()); err != nil {
+		if e.door.secure, err = newSecure(&e.cfg, e.settings(), p.Wake, time.Now()); err != nil {
 			return nil, err
 		}
 	}

@@ -32,6 +32,12 @@ func NewHandshakes(perSecond float64, wait time.Duration, room int, now time.Tim
 	}
 }
 
+// Set changes what NewHandshakes was told; who waits keeps its place and its time.
+func (h *Handshakes) Set(perSecond float64, wait time.Duration, room int, now time.Time) {
+	h.tokens.set(perSecond, max(perSecond/10, 1), now)
+	h.wait, h.room = wait, room
+}
+
 // Expect lets arrivals from these addresses pass first until then.
 func (h *Handshakes) Expect(sources []netip.Addr, until, now time.Time) {
 	if len(h.expected)+len(sources) > maxExpected {

@@ -24,13 +24,13 @@ type GatewayFile struct {
 	TrustedProxies []string  `yaml:"trusted_proxies"` // addresses whose X-Forwarded-For is believed
 }
 
-// EdgeTLS lets the edge end TLS. A new certificate takes a restart, which costs nobody
-// a stream.
+// EdgeTLS lets the edge end TLS. The certificate is read again on SIGHUP; a pair that is
+// no good refuses the whole reload.
 type EdgeTLS struct {
 	CertFile            string `yaml:"cert_file"`
 	KeyFile             string `yaml:"key_file"`
 	KeyExchange         string `yaml:"key_exchange"`          // hybrid (default: X25519MLKEM768 first) or x25519, a quarter cheaper
-	HandshakesPerSecond int    `yaml:"handshakes_per_second"` // default: what takes 60 % of the cores, measured at start
+	HandshakesPerSecond int    `yaml:"handshakes_per_second"` // default: what takes 60 % of the cores, measured at start. Hot
 }
 
 // Key exchanges of an edge.
@@ -138,9 +138,6 @@ func (f *GatewayFile) Validate() error {
 	c.pair("tls", f.TLS.CertFile, f.TLS.KeyFile)
 	if !oneOf(f.TLS.KeyExchange, "", KeyExchangeHybrid, KeyExchangeX25519) {
 		c.bad("tls.key_exchange", f.TLS.KeyExchange, "must be "+KeyExchangeHybrid+" or "+KeyExchangeX25519)
-	}
-	if f.TLS.HandshakesPerSecond < 0 {
-		c.bad("tls.handshakes_per_second", f.TLS.HandshakesPerSecond, "must not be negative")
 	}
 	c.hot(f)
 	return c.err()

@@ -15,7 +15,7 @@ import (
 var hotKeys = []string{
 	"admission", "heartbeat", "drain", "rebalance",
 	"limits.max_conns", "limits.margin", "limits.max_subscriptions", "limits.max_frame_bytes",
-	"limits.refusals_per_second", "limits.reloads_per_second",
+	"limits.refusals_per_second", "limits.reloads_per_second", "tls.handshakes_per_second",
 }
 
 // settingsSource is how problems of the cluster's settings are named.
@@ -88,6 +88,9 @@ func (f *GatewayFile) Cold() GatewayFile {
 	cold := *f
 	cold.Admission, cold.Heartbeat, cold.Drain, cold.Rebalance = Admission{}, Heartbeat{}, Drain{}, Rebalance{}
 	cold.Limits = Limits{SendQueueBytes: f.Limits.SendQueueBytes}
+	if cold.TLS.HandshakesPerSecond = 0; f.TLS.CertFile != "" {
+		cold.TLS.CertFile, cold.TLS.KeyFile = "some", "some" // another pair is read on SIGHUP; to begin or end TLS is not
+	}
 	return cold
 }
 
@@ -143,6 +146,9 @@ func (c *checks) hot(f *GatewayFile) {
 		if p.value <= 0 {
 			c.bad(p.field, p.value, "must be above 0")
 		}
+	}
+	if f.TLS.HandshakesPerSecond < 0 {
+		c.bad("tls.handshakes_per_second", f.TLS.HandshakesPerSecond, "must not be negative")
 	}
 	if f.Heartbeat.PingInterval < 2*time.Second {
 		c.bad("heartbeat.ping_interval", f.Heartbeat.PingInterval, "must be at least 2s")

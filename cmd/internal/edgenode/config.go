@@ -30,24 +30,27 @@ func gatewayConfig(f *config.GatewayFile) gateway.Config {
 	gc := gateway.Default()
 	gc.ID, gc.Region, gc.Listen, gc.AdvertiseURL, gc.Version = f.ID, f.Region, f.Listen, f.AdvertiseURL, run.Version()
 	gc.Anonymous, gc.Origins = f.Auth.Anonymous, f.Origins
-	gc.TLSHandshakesPerSecond = f.TLS.HandshakesPerSecond
 	gc.SendQueueBytes = f.Limits.SendQueueBytes
 	gc.Settings = settings(f)
 	gc.CloseWait = min(gc.CloseWait, max(f.Drain.Deadline/5, 100*time.Millisecond)) // a part of the deadline
 	return gc
 }
 
-// serverTLS is nil for an edge with plain sockets.
-func serverTLS(t config.EdgeTLS) (*tls.Config, error) {
+// serverTLS is nil for an edge with plain sockets. A new certificate is shown from the
+// next handshake on.
+func serverTLS(t config.EdgeTLS) (*tls.Config, *certificate, error) {
 	out, err := run.ServerTLS("tls", config.ServerTLS{CertFile: t.CertFile, KeyFile: t.KeyFile})
 	if out == nil || err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	shown := new(certificate)
+	shown.now.Store(&out.Certificates[0])
+	out.Certificates, out.GetCertificate = nil, shown.get
 	out.NextProtos = []string{"http/1.1"} // WebSocket's upgrade is HTTP/1.1's
 	if t.KeyExchange == config.KeyExchangeX25519 {
 		out.CurvePreferences = []tls.CurveID{tls.X25519}
 	}
-	return out, nil
+	return out, shown, nil
 }
 
 // settings are what can change while the edge runs.
@@ -56,7 +59,8 @@ func settings(f *config.GatewayFile) gateway.Settings {
 		Admission: f.AdmissionSettings(),
 		MaxConns:  f.Limits.MaxConns, Margin: f.Limits.Margin,
 		MaxSubscriptions: f.Limits.MaxSubscriptions, MaxFrameBytes: f.Limits.MaxFrameBytes,
-		RefusalsPerSecond: f.Limits.RefusalsPerSecond, ReloadPerSecond: f.Limits.ReloadsPerSecond,
+		TLSHandshakesPerSecond: f.TLS.HandshakesPerSecond,
+		RefusalsPerSecond:      f.Limits.RefusalsPerSecond, ReloadPerSecond: f.Limits.ReloadsPerSecond,
 		PingInterval: f.Heartbeat.PingInterval, PongTimeout: f.Heartbeat.PongTimeout,
 		DrainDeadline: f.Drain.Deadline, DrainNotice: f.DrainNotice(),
 		Rebalance: gateway.Rebalance{

@@ -58,7 +58,8 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	gc.Cluster = cfg.Etcd.Prefix
 	registry := run.NewRegistry()
 	gc.Log, gc.Registry = log, registry
-	if gc.TLS, err = serverTLS(cfg.TLS); err != nil {
+	var shown *certificate
+	if gc.TLS, shown, err = serverTLS(cfg.TLS); err != nil {
 		return nil, err
 	}
 
@@ -142,7 +143,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.group.Add("membership", n.members.Run)
 	n.group.Add("talk on the bus", talk.Run)
 	n.group.Add("control", n.control.Run)
-	n.reload = &reloader{edge: n.edge, agreed: n.control, log: log, file: cfg}
+	n.reload = &reloader{edge: n.edge, agreed: n.control, log: log, file: cfg, certificate: shown}
 	n.group.Add("settings", n.reload.run)
 	return n, nil
 }

@@ -34,6 +34,8 @@ type reloader struct {
 	log    *slog.Logger
 	read   func() (*config.GatewayFile, error) // reads the file again; nil: there is none
 
+	certificate *certificate // nil: plain sockets
+
 	// owned by run
 	file *config.GatewayFile // the last good one
 	text string              // the last good settings of the cluster
@@ -74,22 +76,32 @@ func (r *reloader) hangup() {
 		r.edge.RefusedReload(err)
 		return
 	}
-	if !reflect.DeepEqual(file.Cold(), r.file.Cold()) {
-		r.log.Warn("keys that cannot change while an edge runs have changed: they wait for its next start")
-	}
-	r.take(file, r.text, "file")
-}
-
-// take puts the cluster's settings above a file and gives the edge the result.
-func (r *reloader) take(file *config.GatewayFile, text, from string) {
-	with, err := file.WithSettings(text)
+	pair, err := r.certificate.load(file.TLS)
 	if err != nil {
 		r.edge.RefusedReload(err)
 		return
 	}
+	if !reflect.DeepEqual(file.Cold(), r.file.Cold()) {
+		r.log.Warn("keys that cannot change while an edge runs have changed: they wait for its next start")
+	}
+	if r.take(file, r.text, "file") && pair != nil {
+		r.certificate.now.Store(pair)
+		r.log.Info("the certificate is read again", "not_after", pair.Leaf.NotAfter)
+	}
+}
+
+// take puts the cluster's settings above a file and gives the edge the result; false:
+// it was refused.
+func (r *reloader) take(file *config.GatewayFile, text, from string) bool {
+	with, err := file.WithSettings(text)
+	if err != nil {
+		r.edge.RefusedReload(err)
+		return false
+	}
 	if r.edge.Reload(settings(with)) != nil {
-		return // the edge has counted and logged it
+		return false // the edge has counted and logged it
 	}
 	r.file, r.text = file, text
 	r.log.Info("settings are changed", "from", from)
+	return true
 }
