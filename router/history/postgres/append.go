@@ -21,24 +21,23 @@ import (
 // believes of the arrays' lengths; the nested loop that it would choose for few
 // rows compares every event with every run.
 //
-// The sub-selects, here and in the other statements, hide the lengths of the arrays
-// from the planner. It would make a new plan for each small batch, since that looks
-// cheaper to run, and the planning costs more than the batch itself.
+// The sub-selects, here and in the other statements, hide from the planner how small
+// a batch is. It would make a new plan for each small one, since that looks cheaper
+// to run, and the planning costs more than the batch itself.
 const (
 	storeSQL = `
 WITH won AS (
 	UPDATE history_channels c
 	SET head = r.new_head,
 		look_at = CASE WHEN r.new_head > c.look_at THEN r.new_head + 4611686018427387904 ELSE c.look_at END
-	FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]))
+	FROM unnest((SELECT $1::text[]), $2::bigint[], $3::bigint[], $4::bigint[])
 		WITH ORDINALITY AS r (channel, epoch, head, new_head, run)
 	WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
 	RETURNING r.run, c.id, c.epoch, c.channel, c.look_at = c.head + 4611686018427387904 AS due
 ), stored AS (
 	INSERT INTO history_events (channel_id, epoch, "offset", time_ms, is_binary, sender, meta, data)
 	SELECT w.id, w.epoch, e.pos, e.time_ms, e.is_binary, e.sender, e.meta, e.data
-	FROM unnest((SELECT $5::bigint[]), (SELECT $6::bigint[]), (SELECT $7::bigint[]), (SELECT $8::boolean[]),
-		(SELECT $9::text[]), (SELECT $10::bytea[]), (SELECT $11::bytea[]))
+	FROM unnest((SELECT $5::bigint[]), $6::bigint[], $7::bigint[], $8::boolean[], $9::text[], $10::bytea[], $11::bytea[])
 		AS e (run, pos, time_ms, is_binary, sender, meta, data)
 	FULL JOIN won w ON w.run = e.run
 	WHERE coalesce(w.id, -1) <> -1
@@ -50,7 +49,7 @@ WITH won AS (
 	keySQL = `, keyed AS (
 	INSERT INTO history_keys (channel_id, epoch, scope, key, "offset", time_ms)
 	SELECT w.id, w.epoch, k.scope, k.key, k.pos, k.time_ms
-	FROM unnest((SELECT $13::bigint[]), (SELECT $14::text[]), (SELECT $15::text[]), (SELECT $16::bigint[]), (SELECT $17::bigint[]))
+	FROM unnest((SELECT $13::bigint[]), $14::text[], $15::text[], $16::bigint[], $17::bigint[])
 		AS k (run, scope, key, pos, time_ms)
 	FULL JOIN won w ON w.run = k.run
 	WHERE coalesce(w.id, -1) <> -1 AND coalesce(k.run, -1) <> -1

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillway-io/spillway/router/history"
@@ -36,10 +37,48 @@ func BenchmarkCallers(b *testing.B) {
 	}
 	defer s.Close()
 	for _, callers := range []int{1, 4} {
-		for _, size := range []int{16, 128} {
+		for _, size := range []int{1, 16, 128} {
 			b.Run(fmt.Sprintf("callers=%d/batch=%d", callers, size), func(b *testing.B) { benchCallers(b, s, callers, size, server.CPU) })
 		}
 	}
+}
+
+// BenchmarkFloor is one insert of the same rows by unnest, keyed by channel and
+// offset, without a fence: what no store can be better than.
+func BenchmarkFloor(b *testing.B) {
+	server := pgtest.Start(b)
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, server.DSN("postgres"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, `CREATE TABLE floor (channel_id bigint, "offset" bigint, data bytea NOT NULL, PRIMARY KEY (channel_id, "offset"))`); err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range []int{1, 16, 128} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			channels, offsets, datas := make([]int64, size), make([]int64, size), make([][]byte, size)
+			server0, own, at := server.CPU(), selfCPU(), 0
+			for b.Loop() {
+				for i := range size {
+					at++
+					channels[i], offsets[i], datas[i] = int64(at*7919%10_000), time.Now().UnixNano()+int64(at), make([]byte, 200)
+				}
+				if _, err := conn.Exec(ctx, "INSERT INTO floor SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])", channels, offsets, datas); err != nil {
+					b.Fatal(err)
+				}
+			}
+			report(b, size, selfCPU()-own, server.CPU()-server0)
+		})
+	}
+}
+
+func report(b *testing.B, size int, own, server time.Duration) {
+	n := float64(b.N * size)
+	b.ReportMetric(n/b.Elapsed().Seconds(), "rows/s")
+	b.ReportMetric(float64(own.Microseconds())/n, "us-own-CPU/row")
+	b.ReportMetric(float64(server.Microseconds())/n, "us-server-CPU/row")
 }
 
 func benchCallers(b *testing.B, s history.Store, callers, size int, serverCPU func() time.Duration) {
@@ -84,10 +123,7 @@ func benchCallers(b *testing.B, s history.Store, callers, size int, serverCPU fu
 	if err := group.Wait(); err != nil {
 		b.Fatal(err)
 	}
-	n := float64(b.N * size)
-	b.ReportMetric(n/b.Elapsed().Seconds(), "rows/s")
-	b.ReportMetric(float64((selfCPU()-own).Microseconds())/n, "us-own-CPU/row")
-	b.ReportMetric(float64((serverCPU()-server).Microseconds())/n, "us-server-CPU/row")
+	report(b, size, selfCPU()-own, serverCPU()-server)
 }
 
 // benchStore appends an event of 200 B to each of size channels.

@@ -19,7 +19,7 @@ JOIN history_channels c ON c.channel = q.channel`
 	repeatsSQL = `
 UNION ALL
 SELECT q.query, q.key_number, GREATEST(c.epoch, c.renewed), k."offset"
-FROM unnest((SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::text[]), (SELECT $5::text[]))
+FROM unnest((SELECT $2::bigint[]), $3::text[], $4::text[], $5::text[])
 	WITH ORDINALITY AS q (query, channel, scope, key, key_number)
 JOIN history_channels c ON c.channel = q.channel
 JOIN history_keys k ON k.channel_id = c.id AND k.epoch = c.epoch AND k.scope = q.scope AND k.key = q.key`

@@ -19,7 +19,7 @@ const (
 	// without reading the values.
 	pageSQL = `
 SELECT r.range, GREATEST(c.epoch, c.renewed), c.head, f.first, e."offset", e.time_ms, e.is_binary, e.sender, e.meta, e.data
-FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]))
+FROM unnest((SELECT $1::text[]), $2::bigint[], $3::bigint[], $4::bigint[])
 	WITH ORDINALITY AS r (channel, bound, most, bytes, range)
 JOIN history_channels c ON c.channel = r.channel
 LEFT JOIN LATERAL (
