@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 )
 
 // stalling is a sink that can be made to stand still, and with it its shard.
@@ -113,6 +115,56 @@ func TestChecksGoOnWhileTheBusIsDisruptedAllTheTime(t *testing.T) {
 		b.wait(2 * time.Second) // the last one is answered too, once
 		if after, _ := b.c.asksFor(headAsk); after-before < 1 || after-before > 2 {
 			t.Errorf("%d checks after the last disruption", after-before)
+		}
+	})
+}
+
+// However many channels are behind, no more data is on its way than the budget says, and
+// the gauge tells how much.
+func TestRepairsInFlightAreBoundedInBytes(t *testing.T) {
+	const chunks = 4
+	inBubble(t, func(c *Config) { c.Shards, c.RepairBytes = 1, chunks*c.ChunkBytes }, func(b *bench) {
+		for i := range 100 {
+			b.join(0, uint64(i), fmt.Sprint("c", i), nil)
+		}
+		b.wait(2 * time.Second)
+		b.sinks[0].take()
+		const answer = 200 * time.Millisecond
+		b.c.set(func() { b.c.delay = answer })
+		for i := range 100 {
+			b.c.publish(fmt.Sprint("c", i), 1, true)
+			b.c.publish(fmt.Sprint("c", i), 1, false)
+		}
+		most := 0.0
+		for range 400 {
+			b.wait(25 * time.Millisecond)
+			var m dto.Metric
+			if err := b.table.metrics.repairBytes.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, m.GetGauge().GetValue())
+		}
+		if want := float64(chunks * Default().ChunkBytes); most != want {
+			t.Errorf("the gauge showed %.0f bytes at most, want %.0f", most, want)
+		}
+		var asked []time.Time
+		b.c.set(func() {
+			for i, a := range b.c.asked {
+				if repairAsk(a) {
+					asked = append(asked, b.c.askedAt[i])
+				}
+			}
+		})
+		if len(asked) != 100 {
+			t.Errorf("%d repairs for 100 channels", len(asked))
+		}
+		for i := chunks; i < len(asked); i++ {
+			if asked[i].Sub(asked[i-chunks]) < answer {
+				t.Fatalf("%d repairs were in flight", chunks+1)
+			}
+		}
+		if log := b.sinks[0].peek(); strings.Count(log, "1:2") != 100 || strings.Contains(log, "gap") {
+			t.Errorf("delivered: %.200s", log)
 		}
 	})
 }
