@@ -31,6 +31,8 @@ var faults = []fault{
 	{name: "a router is killed", do: (*trial).killRouter},
 	{name: "the stranger is killed", do: (*trial).killStranger, needs: withStranger},
 	{name: "an edge is killed", do: (*trial).killEdge},
+	{name: "a router stops in order", do: (*trial).stopRouter},
+	{name: "an edge stops in order, and its clients move", do: (*trial).stopEdge},
 	{name: "the bus is cut for a node", do: (*trial).cutBus},
 	{name: "the bus loses, doubles and reorders", do: (*trial).badWeather},
 	{name: "the store is stopped", do: (*trial).stopStore, needs: withStore},
@@ -76,6 +78,26 @@ func (tr *trial) killed(rng *rand.Rand, n *cluster.Node, most time.Duration) {
 
 func (tr *trial) killRouter(rng *rand.Rand) {
 	tr.killed(rng, tr.routers[rng.IntN(tr.members)].Node, 1500*time.Millisecond)
+}
+
+// stopped ends a process in order and starts it again.
+func (tr *trial) stopped(rng *rand.Rand, n *cluster.Node) {
+	defer tr.hold(n.ID)()
+	tr.note("SIGTERM %s", n.ID)
+	tr.must("stop", n.Stop(stopTime))
+	tr.wait(rng, time.Second)
+	tr.note("%s starts again", n.ID)
+	tr.must("restart", n.Restart())
+}
+
+// stopTime is more than a stop may take.
+const stopTime = 40 * time.Second
+
+func (tr *trial) stopRouter(rng *rand.Rand) { tr.stopped(rng, tr.routers[rng.IntN(tr.members)].Node) }
+
+func (tr *trial) stopEdge(rng *rand.Rand) {
+	edges := tr.c.Edges()
+	tr.stopped(rng, edges[rng.IntN(len(edges))])
 }
 
 func (tr *trial) killStranger(rng *rand.Rand) {

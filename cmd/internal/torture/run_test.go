@@ -32,6 +32,8 @@ func (tr *trial) run(trouble func(rng *rand.Rand)) []ledger.Breach {
 	}
 	st := &streamer{publisher: publisher{tr: tr, name: "s", rng: source(250)}}
 	workers.Go(func() { st.run(working) }) // as well
+	u := &user{tr: tr, name: "u", rng: source(260)}
+	workers.Go(func() { tr.must("sdk", u.run(working)) }) // as well
 	for i := range tr.plan.publishers {
 		r := &reader{tr: tr, name: fmt.Sprint("r", i), rng: source(300 + i)}
 		workers.Go(func() { r.run(working) }) // as well

@@ -15,7 +15,7 @@ import (
 )
 
 // lanes is how many faults there are at a time.
-const lanes = 2
+const lanes = 3
 
 // deal is trouble: each kind of fault that the trial can have once, in random order, then
 // random ones until the time is over.

@@ -36,7 +36,8 @@ const namespaces = `{
   brief: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   split: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   loose: {publish: everyone, subscribe: everyone, durability: none},
-  forgets: {subscribe: everyone}, unfence: {subscribe: everyone}, keyless: {subscribe: everyone}, lagging: {subscribe: everyone}}`
+  forgets: {publish: everyone, subscribe: everyone}, unfence: {publish: everyone, subscribe: everyone},
+  keyless: {publish: everyone, subscribe: everyone}, lagging: {publish: everyone, subscribe: everyone}}`
 
 func namespace(channel string) string { return history.Namespace(channel) }
 
