@@ -123,8 +123,11 @@ func (s *sequencer) enqueue(p *publication) {
 	s.table.shrink()
 }
 
+// refuse lets go of what the publication carries: the call that brought it may
+// wait for others, and is not counted.
 func (s *sequencer) refuse(p *publication) {
 	s.metrics.overflows.Inc()
+	p.event = history.Event{}
 	s.finish(p, overflow)
 }
 
