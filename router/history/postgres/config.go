@@ -11,8 +11,8 @@ import (
 // Config of a store in PostgreSQL.
 type Config struct {
 	// DSN is a connection string, URL or key=value, as libpq knows it. It may
-	// hold a password: it comes from a file or the environment, never a flag.
-	// No default.
+	// hold a password: it comes from a file or the environment, never a flag. With
+	// several hosts, target_session_attrs=read-write finds the primary. No default.
 	DSN string
 	// WriteConns is the most connections that append, load heads and trim.
 	// Default 4; at least 1. Batches share them, so more do not write faster.

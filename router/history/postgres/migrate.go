@@ -80,6 +80,8 @@ func migrateTo(ctx context.Context, cfg Config, version int64) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = provider.UpTo(ctx, version)
+	if _, err = provider.UpTo(ctx, version); err == nil {
+		tune(ctx, db)
+	}
 	return err
 }

@@ -104,3 +104,35 @@ func TestMigrationStallsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The tables are told how to be vacuumed, once: what an operator sets stays.
+func TestTablesAreTuned(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	cfg := Default()
+	cfg.DSN = pgtest.Shared(t).NewDatabase(t)
+	conn, err := pgx.Connect(ctx, cfg.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	tuned := func(like string) (n int) {
+		t.Helper()
+		if err := migrate(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_class WHERE relname LIKE 'history\_%' AND reloptions::text LIKE $1`, like).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := tuned("%scale_factor=0.05%vacuum_truncate=off%"); n != 4 {
+		t.Errorf("%d tables are tuned, want 4", n)
+	}
+	if _, err := conn.Exec(ctx, "ALTER TABLE history_events SET (autovacuum_vacuum_scale_factor = 0.2)"); err != nil {
+		t.Fatal(err)
+	}
+	if n := tuned("%scale_factor=0.2%"); n != 1 {
+		t.Errorf("what an operator had set is gone")
+	}
+}

@@ -142,29 +142,28 @@ func TestRetentionPassesOverBusyChannels(t *testing.T) {
 // What is appended between the look and its settling is not overlooked.
 func TestRetentionOverlooksNoAppend(t *testing.T) {
 	f := newFixture(t)
-	rule := history.Retention{Namespace: "chat", Size: 1}
-	done := make(chan struct{})
-	// Owns the channels' heads; ends after its rounds; waited for below.
-	go func() {
-		defer close(done)
-		for range 60 {
-			f.fill(1, names("chat:%d", 10)...)
-		}
-	}()
-	for {
-		if _, err := f.store.Trim(f.ctx, []history.Retention{rule}, 0, 1_000_000); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-done:
-			if _, err := f.store.Trim(f.ctx, []history.Retention{rule}, 0, 1_000_000); err != nil {
+	rule := []history.Retention{{Namespace: "chat", Size: 1}}
+	for round := range 40 {
+		done := make(chan struct{})
+		// Owns the channels' heads; ends after its rounds; waited for below.
+		go func() {
+			defer close(done)
+			for range 3 {
+				f.fill(1, names("chat:%d", 10)...)
+			}
+		}()
+		for running := true; running; {
+			select {
+			case <-done:
+				running = false
+			default:
+			}
+			if _, err := f.store.Trim(f.ctx, rule, 0, 1_000_000); err != nil {
 				t.Fatal(err)
 			}
-			if n := f.count("SELECT count(*) FROM history_events"); n != 10 {
-				t.Errorf("%d events are left of 10 channels of size 1", n)
-			}
-			return
-		default:
+		}
+		if n := f.count("SELECT count(*) FROM history_events"); n != 10 {
+			t.Fatalf("round %d: %d events are left of 10 channels of size 1", round, n)
 		}
 	}
 }

@@ -22,18 +22,7 @@ CREATE TABLE history_rules (
     walked    text   COLLATE "C"
 );
 
--- As many events go as come: what they leave is found early, a twentieth of the
--- table at a time, and filled again. Nothing is given back to the system, which
--- would need a lock that stops appends.
-ALTER TABLE history_events SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000, vacuum_truncate = off);
-ALTER TABLE history_keys SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000, vacuum_truncate = off);
-ALTER TABLE history_channels SET (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
-ALTER TABLE history_looks SET (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
-
 -- +goose Down
-ALTER TABLE history_events RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_limit, vacuum_truncate);
-ALTER TABLE history_keys RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_limit, vacuum_truncate);
-ALTER TABLE history_channels RESET (autovacuum_vacuum_scale_factor, vacuum_truncate);
 DROP TABLE history_rules;
 DROP TABLE history_looks;
 ALTER TABLE history_channels DROP COLUMN look_at;
