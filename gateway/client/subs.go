@@ -200,6 +200,10 @@ func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.Subscription
 	switch {
 	case covered:
 		m.join(s, e)
+	case s.known && st.asked == Position{} && (e.Epoch != s.pos.Epoch || e.Offset > s.pos.Offset):
+		// This was asked before there was a position; the connection that brought one
+		// has ended. History may have what is between.
+		m.askAnew(now, s)
 	case s.known && s.pos != st.asked:
 		// Another connection brought more since this was asked, and has ended.
 		before := m.stats.Gaps
@@ -208,6 +212,14 @@ func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.Subscription
 	default:
 		m.verdict(s, e)
 	}
+}
+
+// askAnew ends a subscription of the connection that serves and asks again, from the
+// position that there is now. What was on its way comes in phases that are not live.
+func (m *machine) askAnew(now time.Time, s *Subscription) {
+	m.forget(&s.at)
+	m.sendUnsubscribe(m.link, s.channel)
+	m.askIdle(now)
 }
 
 // verdict for a subscription that nothing else has served.

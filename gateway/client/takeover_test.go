@@ -218,6 +218,42 @@ func TestPendingIsBridgedByTheOldConnection(t *testing.T) {
 	})
 }
 
+// The move began before there was a position, and the connection that then brought one
+// ended before the new one had a verdict: from its head on would be a loss that history
+// has, so it is asked again.
+func TestAPositionThatCameDuringTheMoveIsToldToTheNewConnection(t *testing.T) {
+	scene(t, func(t *testing.T, s *server) {
+		c, l := s.client(), newLog()
+		defer c.Close()
+		mustSubscribe(t, c, "a", l)
+		c.Start()
+		old := s.accept()
+		old.hello("edge-1", "first", `{"channel":"a","pending":true}`)
+		l.expect(t, "pending")
+		old.send(0, goAnywhere)
+		p := s.accept()
+		id := p.expect(`{"type":"connect","id":$,"ticket":"moved","attempt":2,"subscriptions":[{"channel":"a"}],"client":"spillway-go"}`)
+		old.send(0, `{"type":"subscribed","channel":"a","epoch":"e","offset":4,"recovered":false}`, event("a", 5))
+		l.expect(t, "subscribed e:4 recovered=false", `event e:5 {"n":5}`)
+		p.answerHello(id, "edge-2", "second", `{"channel":"a","pending":true}`)
+		synctest.Wait()
+		old.nc.Close()
+		l.expect(t, "pending")
+		p.send(0, `{"type":"subscribed","channel":"a","epoch":"e","offset":9,"recovered":false}`, event("a", 10))
+		end := p.expect(`{"type":"unsubscribe","id":$,"channel":"a"}`)
+		again := p.expect(`{"type":"subscribe","id":$,"channel":"a","epoch":"e","offset":5}`)
+		p.send(end, `{"type":"unsubscribed","id":$,"channel":"a"}`)
+		p.send(again, `{"type":"subscribed","id":$,"channel":"a","epoch":"e","offset":10,"recovered":true}`,
+			event("a", 6), event("a", 7), event("a", 8), event("a", 9), event("a", 10))
+		l.expect(t, "subscribed e:5 recovered=true", `event e:6 {"n":6}`, `event e:7 {"n":7}`, `event e:8 {"n":8}`, `event e:9 {"n":9}`, `event e:10 {"n":10}`)
+		l.nothing(t)
+		if s := c.Stats(); s.Gaps != 0 {
+			t.Errorf("%+v", s)
+		}
+		go p.drain()
+	})
+}
+
 // At the edge's deadline the old connection is left, whatever is not taken over.
 func TestTheDeadlineEndsTheOldConnection(t *testing.T) {
 	scene(t, func(t *testing.T, s *server) {
