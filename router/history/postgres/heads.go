@@ -50,6 +50,7 @@ func (s *Store) Heads(ctx context.Context, queries []history.HeadQuery) ([]histo
 	}
 	for try := 0; len(missing) > 0; try++ {
 		var err error
+		var left []int
 		if try == headTries {
 			err = errNoRow
 		}
@@ -57,7 +58,11 @@ func (s *Store) Heads(ctx context.Context, queries []history.HeadQuery) ([]histo
 			err = s.create(ctx, queries, missing)
 		}
 		if err == nil {
-			missing, err = s.loadHeads(ctx, queries, missing, heads)
+			err = again(ctx, func() (err error) {
+				left, err = s.loadHeads(ctx, queries, missing, heads)
+				return err
+			})
+			missing = left
 		}
 		if err != nil {
 			return nil, fmt.Errorf("load history heads: %w", s.failed(ctx, err))
@@ -131,9 +136,6 @@ func (s *Store) create(ctx context.Context, queries []history.HeadQuery, missing
 		channels[n] = queries[i].Channel
 	}
 	slices.Sort(channels)
-	_, err := s.writing.Exec(ctx, createSQL, channels)
-	if judge(err) == race {
-		_, err = s.writing.Exec(ctx, createSQL, channels)
-	}
+	_, err := s.exec(ctx, createSQL, channels)
 	return err
 }

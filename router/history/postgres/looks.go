@@ -131,7 +131,15 @@ func (s *Store) lookAgain(ctx context.Context, page []look) ([]look, error) {
 	return s.look(ctx, againLookSQL, channels)
 }
 
-func (s *Store) look(ctx context.Context, sql string, args ...any) ([]look, error) {
+func (s *Store) look(ctx context.Context, sql string, args ...any) (page []look, err error) {
+	err = again(ctx, func() error {
+		page, err = s.lookOnce(ctx, sql, args...)
+		return err
+	})
+	return page, err
+}
+
+func (s *Store) lookOnce(ctx context.Context, sql string, args ...any) ([]look, error) {
 	rows, err := s.writing.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -164,14 +172,16 @@ func (s *Store) settle(ctx context.Context, settlements []settlement, now time.T
 	}
 	settled := 0
 	if len(channels) > 0 {
-		row := s.writing.QueryRow(ctx, settleSQL, channels, ids, lookAts, dues, now.UnixMilli(), int64(never))
-		if err := row.Scan(&settled); err != nil {
+		err := again(ctx, func() error {
+			return s.writing.QueryRow(ctx, settleSQL, channels, ids, lookAts, dues, now.UnixMilli(), int64(never)).Scan(&settled)
+		})
+		if err != nil {
 			return 0, err
 		}
 	}
 	if len(orphans) == 0 {
 		return settled, nil
 	}
-	tag, err := s.writing.Exec(ctx, orphansSQL, orphans)
+	tag, err := s.exec(ctx, orphansSQL, orphans)
 	return settled + int(tag.RowsAffected()), err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -41,6 +43,19 @@ func TestStoreKeepsItsPromises(t *testing.T) {
 	server := pgtest.Shared(t)
 	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
 		return openAt(server.NewDatabase(t))
+	}})
+}
+
+// Distributed databases know no weaker isolation, and there two writers that meet
+// are a race that one of them loses.
+func TestSerializableDatabaseKeepsThePromises(t *testing.T) {
+	server := pgtest.Shared(t)
+	meeting := []string{"TwoBelievers", "TwoCreators", "TwoTrimmers", "TwoStoresOver", "PagesAgree", "KeysAreFound", "TrimGoes"}
+	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
+		if !slices.ContainsFunc(meeting, func(name string) bool { return strings.Contains(t.Name(), name) }) {
+			t.Skip("is not about writers that meet")
+		}
+		return openAt(server.NewDatabase(t) + "&default_transaction_isolation=serializable")
 	}})
 }
 

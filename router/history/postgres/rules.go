@@ -81,10 +81,10 @@ func (s *Store) agreeOnRules(ctx context.Context, wanted []history.Retention) (*
 		r.walks = append(r.walks, walk{namespace: namespace})
 	}
 	if len(namespaces) > 0 {
-		_, err = s.writing.Exec(ctx, putRulesSQL, namespaces, sizes, ttls)
+		_, err = s.exec(ctx, putRulesSQL, namespaces, sizes, ttls)
 	}
 	if err == nil && len(gone) > 0 {
-		_, err = s.writing.Exec(ctx, dropRulesSQL, gone)
+		_, err = s.exec(ctx, dropRulesSQL, gone)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write retention rules: %w", err)
@@ -143,7 +143,7 @@ func (s *Store) walk(ctx context.Context, r *rules) (more bool, err error) {
 		walked = &w.after
 	}
 	rule := r.byNamespace[w.namespace]
-	if _, err := s.writing.Exec(ctx, walkedSQL, w.namespace, walked, int64(rule.Size), rule.TTL.Milliseconds()); err != nil {
+	if _, err := s.exec(ctx, walkedSQL, w.namespace, walked, int64(rule.Size), rule.TTL.Milliseconds()); err != nil {
 		return false, fmt.Errorf("write retention rules: %w", err)
 	}
 	if walked == nil {
@@ -178,12 +178,17 @@ func (s *Store) list(ctx context.Context, names []string) error {
 	return nil
 }
 
-func (s *Store) channels(ctx context.Context, sql string, args ...any) ([]string, error) {
-	rows, err := s.writing.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+// channels are the answer to a query of names.
+func (s *Store) channels(ctx context.Context, sql string, args ...any) (names []string, err error) {
+	err = again(ctx, func() error {
+		rows, err := s.writing.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return names, err
 }
 
 // bounds are the first name that is wanted and the first that is not. Names hold

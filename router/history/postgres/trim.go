@@ -157,10 +157,7 @@ func (s *Store) cutSome(ctx context.Context, cuts []cut, each int64) (int, error
 		floors = append(floors, c.floor)
 		cutoffs = append(cutoffs, c.cutoffMS)
 	}
-	tag, err := s.writing.Exec(ctx, cutSQL, ids, epochs, firsts, floors, cutoffs, each)
-	if judge(err) == race { // another router cuts as well
-		tag, err = s.writing.Exec(ctx, cutSQL, ids, epochs, firsts, floors, cutoffs, each)
-	}
+	tag, err := s.exec(ctx, cutSQL, ids, epochs, firsts, floors, cutoffs, each)
 	return int(tag.RowsAffected()), err
 }
 
@@ -168,7 +165,7 @@ func (s *Store) trimKeys(ctx context.Context, cutoffMS int64, limit int) (int, e
 	gone := 0
 	for gone < limit {
 		budget := min(limit-gone, trimChunk)
-		tag, err := s.writing.Exec(ctx, cutKeysSQL, cutoffMS, budget)
+		tag, err := s.exec(ctx, cutKeysSQL, cutoffMS, budget)
 		gone += int(tag.RowsAffected())
 		if err != nil || tag.RowsAffected() < int64(budget) {
 			return gone, err
