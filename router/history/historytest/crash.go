@@ -3,6 +3,7 @@ package historytest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -93,14 +96,30 @@ func parseAck(line string) (ack, error) {
 	return ack{channel: fields[0], offset: offset, run: fields[2]}, err
 }
 
-// Crash kills a writer with SIGKILL in the middle of its batches, several times
-// over the same data. After each: what was acked is there, what was not is there
-// whole or not at all, offsets have no holes. (I1, I2)
+// Crash kills writers with SIGKILL in the middle of their batches, several times
+// over the same data: one, or two processes that write to the same channels.
+// After each: what was acked is there, what was not is there whole or not at all,
+// offsets have no holes. (I1, I2)
 func Crash(t *testing.T, place string, open Open) {
 	random := seeded(t)
 	var acks []ack
-	for range 5 {
-		acks = append(acks, killedWriter(t, place, 20+random.IntN(150))...)
+	for round := range 5 {
+		told := make([][]ack, 1+round%2)
+		var group errgroup.Group
+		for i := range told {
+			after := 20 + random.IntN(150)
+			// Owns told[i]; ends with the process that it kills; waited for below.
+			group.Go(func() (err error) {
+				told[i], err = killedWriter(place, after)
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for _, some := range told {
+			acks = append(acks, some...)
+		}
 		s, err := open()
 		if err != nil {
 			t.Fatalf("open after a crash: %v", err)
@@ -114,8 +133,7 @@ func Crash(t *testing.T, place string, open Open) {
 
 // killedWriter runs this test binary as a writer, kills it after some acks, and
 // returns all that it told.
-func killedWriter(t *testing.T, place string, after int) []ack {
-	t.Helper()
+func killedWriter(place string, after int) ([]ack, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
@@ -123,34 +141,37 @@ func killedWriter(t *testing.T, place string, after int) []ack {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
+	acks, err := readAcks(bufio.NewReader(out), after, cmd.Process.Kill)
+	_ = cmd.Wait() // killed
+	if err == nil && len(acks) < after {
+		err = fmt.Errorf("the writer ended by itself after %d acks", len(acks))
+	}
+	return acks, err
+}
+
+// readAcks reads what a writer tells, and kills it after some.
+func readAcks(lines *bufio.Reader, after int, kill func() error) ([]ack, error) {
 	var acks []ack
-	lines := bufio.NewReader(out)
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			break // a line cut off was not told
+			return acks, nil // a line cut off was not told
 		}
 		a, err := parseAck(line)
 		if err != nil {
-			t.Fatal(err)
+			return acks, errors.Join(err, kill())
 		}
-		acks = append(acks, a)
-		if len(acks) == after {
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
+		if acks = append(acks, a); len(acks) == after {
+			if err := kill(); err != nil {
+				return acks, err
 			}
 		}
 	}
-	_ = cmd.Wait() // killed
-	if len(acks) < after {
-		t.Fatalf("the writer ended by itself after %d acks", len(acks))
-	}
-	return acks
 }
 
 // checkCrash compares the store with what was acked.

@@ -141,7 +141,7 @@ func (f *flat) bytes() (n int64) {
 func TestFileStaysFlatOverManyPeriods(t *testing.T) {
 	periods, perSecond, chats := 6, 20, 20
 	if *long {
-		periods, perSecond, chats = 40, 1_000, 1_000
+		periods, perSecond, chats = 25, 1_000, 1_000
 	}
 	cfg := Default()
 	cfg.Path, cfg.Synchronous = filepath.Join(t.TempDir(), "history.db"), Normal
