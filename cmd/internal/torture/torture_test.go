@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,7 +85,7 @@ func TestBrokenPartsAreFound(t *testing.T) {
 		}
 	}
 	tr := newTrial(t, plan{
-		seed: *seed + 2, store: cluster.Postgres, edges: 1, publishers: 4, watchers: 4, breaks: "yes", catchUp: 3 * time.Second,
+		seed: *seed + 2, store: cluster.Postgres, edges: 1, publishers: 4, watchers: 5, breaks: "yes", catchUp: 3 * time.Second,
 		namespaces: []string{kept, forgets, unfence, keyless, lagging},
 		mangles: map[string]func([]byte) [][]byte{
 			"raw-1": edge(func([]byte, *[]byte) [][]byte { return nil }),
@@ -100,7 +101,22 @@ func TestBrokenPartsAreFound(t *testing.T) {
 			}),
 		},
 	})
-	found := tr.run(func(*rand.Rand) { tr.rest(5 * time.Second) })
+	var deaf atomic.Bool
+	tr.plan.mangles["raw-4"] = func(line []byte) [][]byte { // the bus loses, and nobody repairs it
+		if bytes.HasPrefix(line, []byte(`{"type":"event","channel":"`+kept)) && deaf.Load() {
+			return nil
+		}
+		return [][]byte{line}
+	}
+	found := tr.run(func(*rand.Rand) { // enough work that every break has had its chance
+		for acked := 0; acked < 800 || len(tr.rec.all().Reads) < 150; acked, _, _ = tr.rec.outcomes() {
+			if tr.rest(100 * time.Millisecond); tr.rec.now() > finalTime {
+				t.Errorf("only %d publishes were acked in %v", acked, finalTime)
+				return
+			}
+			deaf.Store(acked > 400)
+		}
+	})
 	for ns, rules := range map[string][]string{
 		forgets: {"ack", "agreement"}, unfence: {"ack", "agreement"}, keyless: {"key", "twice"}, lagging: {"linear"},
 	} {
@@ -112,6 +128,9 @@ func TestBrokenPartsAreFound(t *testing.T) {
 		if !slices.ContainsFunc(found, func(b ledger.Breach) bool { return b.Rule == "order" && strings.HasPrefix(b.Text, name) }) {
 			t.Errorf("it was not found that the edge of %s %s", name, what)
 		}
+	}
+	if !slices.ContainsFunc(found, func(b ledger.Breach) bool { return b.Rule == "behind" && strings.HasPrefix(b.Text, "raw-4") }) {
+		t.Error("it was not found that the newest events never reach raw-4")
 	}
 	for i, b := range found {
 		if namespace(b.Channel) == kept && !strings.HasPrefix(b.Text, "raw-") {
