@@ -381,7 +381,7 @@ func (d *door) sweep(now time.Time) {
 		}
 		d.end(v)
 	}
-	e.metrics.atDoor(e.gate.status())
+	e.metrics.atDoor(e.gate.status(), e.gate.memoryRoom())
 	if d.secure != nil {
 		e.metrics.knocking.Set(float64(d.secure.gate.Waiting()))
 	}

@@ -20,6 +20,7 @@ import (
 type gate struct {
 	edge    *Edge
 	fdRoom  int           // conns that descriptors allow
+	memory  *memory       // conns that memory allows
 	signals signals       // what the adaptive ceiling goes by
 	returns atomic.Uint64 // float64: resumes a second that the region's other edges admit
 
@@ -28,11 +29,15 @@ type gate struct {
 }
 
 func newGate(e *Edge) *gate {
-	g := &gate{edge: e, fdRoom: descriptorRoom(e.cfg.MaxHandshakes)}
+	g := &gate{edge: e, fdRoom: descriptorRoom(e.cfg.MaxHandshakes), memory: newMemory(e.cfg.TLS != nil)}
 	s := e.cfg.Settings
+	g.memory.look(s.MaxMemoryBytes, 0)
 	g.inner = admission.New(s.Admission, g.capacity(s), e.cfg.Region, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), time.Now())
 	if g.fdRoom < s.MaxConns {
 		e.log.Warn("descriptors allow fewer connections than limits.max_conns", "descriptors_allow", g.fdRoom, "max_conns", s.MaxConns)
+	}
+	if room := g.memory.room.Load(); room < int64(s.MaxConns) {
+		e.log.Warn("memory allows fewer connections than limits.max_conns", "memory_allows", room, "max_conns", s.MaxConns)
 	}
 	return g
 }
@@ -49,8 +54,13 @@ func descriptorRoom(handshakes int) int {
 	return max(most-min(handshakes, most/8)-reserved-others, 1)
 }
 
+// memoryRoom is what the metric tells: no more than there could be.
+func (g *gate) memoryRoom() int {
+	return min(int(g.memory.room.Load()), g.edge.settings().MaxConns)
+}
+
 func (g *gate) capacity(s Settings) admission.Capacity {
-	most := min(s.MaxConns, g.fdRoom)
+	most := min(s.MaxConns, g.fdRoom, int(g.memory.room.Load()))
 	return admission.Capacity{MaxConns: most, Margin: min(s.Margin, most-1)}
 }
 
@@ -64,6 +74,7 @@ func (g *gate) with(f func(inner *admission.Gate, conns int, now time.Time)) {
 }
 
 func (g *gate) set(s Settings) {
+	g.memory.look(s.MaxMemoryBytes, int(g.edge.conns.Load()))
 	g.with(func(inner *admission.Gate, _ int, now time.Time) { inner.Set(s.Admission, g.capacity(s), now) })
 }
 
@@ -143,6 +154,17 @@ func (g *gate) look() {
 	peers = append(peers, admission.Peer{ID: e.cfg.ID, Draining: e.draining.Load()})
 	g.returns.Store(math.Float64bits(returns))
 	g.with(func(inner *admission.Gate, _ int, now time.Time) { inner.See(peers, others, now) })
+	g.weigh()
+}
+
+// weigh measures the memory anew, with the look at the others.
+func (g *gate) weigh() {
+	s := g.edge.settings().Settings
+	before := g.capacity(s)
+	g.memory.look(s.MaxMemoryBytes, int(g.edge.conns.Load()))
+	if now := g.capacity(s); now != before {
+		g.with(func(inner *admission.Gate, _ int, at time.Time) { inner.Set(s.Admission, now, at) })
+	}
 }
 
 // observe feeds the ceiling with what was seen since the last call.

@@ -13,6 +13,7 @@ type admissionMetrics struct {
 	admitted                           map[admission.Lane]prometheus.Counter
 	waiting                            map[admission.Lane]prometheus.Gauge
 	passes, granted, headroom, ceiling prometheus.Gauge
+	memoryRoom                         prometheus.Gauge
 	grants                             map[string]prometheus.Counter
 	hungUp, late, acceptPauses         prometheus.Counter
 	tlsHandshakes                      prometheus.Counter
@@ -45,6 +46,7 @@ func newAdmissionMetrics(
 		passes:        gauge("due_passes", "Passes given out and not yet due."),
 		granted:       gauge("granted_conns", "Confirmed grants whose clients have not come."),
 		headroom:      gauge("headroom_conns", "Connections that fresh clients could fill now, grants taken off."),
+		memoryRoom:    gauge("memory_room_conns", "Connections that memory allows; limits.max_conns if it allows more."),
 		ceiling:       gauge("admission_ceiling_ratio", "Part of the resume and fresh rates that is given out."),
 		hungUp:        counter("hung_up_total", "Clients that hung up before they were admitted or refused."),
 		late:          counter("late_total", "Admitted clients that had gone, or waited too long for their loop."),
@@ -103,7 +105,8 @@ func (m *metrics) offered(o *gatewayv1.GrantOffer) {
 }
 
 // atDoor takes what the gate says, a few times a second.
-func (m *metrics) atDoor(s admission.Status) {
+func (m *metrics) atDoor(s admission.Status, memoryRoom int) {
+	m.memoryRoom.Set(float64(memoryRoom))
 	for _, l := range admission.Lanes() {
 		m.waiting[l].Set(float64(s.Waiting[l]))
 	}

@@ -15,8 +15,11 @@ import (
 type Settings struct {
 	Admission admission.Settings
 
-	MaxConns         int // connections that may be held; must be > Margin
-	Margin           int // of MaxConns, kept free of fresh clients
+	MaxConns int // connections that may be held; must be > Margin
+	Margin   int // of MaxConns, kept free of fresh clients
+	// MaxMemoryBytes of the process bounds the connections as well, by what they are
+	// measured to take; 0: GOMEMLIMIT, or what the cgroup allows.
+	MaxMemoryBytes   int64
 	MaxSubscriptions int // of one connection
 	MaxFrameBytes    int // of one client message; conns keep what they were told
 
@@ -71,6 +74,9 @@ func (s Settings) Validate() error {
 		if p.value <= 0 {
 			bad(p.field, p.value, "must be positive")
 		}
+	}
+	if s.MaxMemoryBytes < 0 {
+		bad("limits.max_memory_bytes", s.MaxMemoryBytes, "must not be negative")
 	}
 	if s.TLSHandshakesPerSecond < 0 {
 		bad("tls.handshakes_per_second", s.TLSHandshakesPerSecond, "must not be negative")

@@ -51,13 +51,14 @@ type Auth struct {
 
 // Limits bound what one edge holds.
 type Limits struct {
-	MaxConns          int `yaml:"max_conns"`           // default 20,000; fewer if descriptors do not allow them
-	Margin            int `yaml:"margin"`              // of them, kept free of fresh clients; default 500
-	MaxSubscriptions  int `yaml:"max_subscriptions"`   // of one connection; default 1,000
-	MaxFrameBytes     int `yaml:"max_frame_bytes"`     // of one client message; default 65,536
-	SendQueueBytes    int `yaml:"send_queue_bytes"`    // queued for one connection; default 262,144. Not hot
-	RefusalsPerSecond int `yaml:"refusals_per_second"` // that say when to come back; past it resets; default 2,000
-	ReloadsPerSecond  int `yaml:"reloads_per_second"`  // state reloads of clients, cluster-wide; default 200
+	MaxConns          int   `yaml:"max_conns"`           // default 20,000; fewer if descriptors or memory do not allow them
+	MaxMemoryBytes    int64 `yaml:"max_memory_bytes"`    // of the process: soft, bounds connections by what they take; default 0: GOMEMLIMIT or the cgroup's
+	Margin            int   `yaml:"margin"`              // of them, kept free of fresh clients; default 500
+	MaxSubscriptions  int   `yaml:"max_subscriptions"`   // of one connection; default 1,000
+	MaxFrameBytes     int   `yaml:"max_frame_bytes"`     // of one client message; default 65,536
+	SendQueueBytes    int   `yaml:"send_queue_bytes"`    // queued for one connection; default 262,144. Not hot
+	RefusalsPerSecond int   `yaml:"refusals_per_second"` // that say when to come back; past it resets; default 2,000
+	ReloadsPerSecond  int   `yaml:"reloads_per_second"`  // state reloads of clients, cluster-wide; default 200
 }
 
 // Admission paces arrivals. Rates are those of one edge.

@@ -14,7 +14,7 @@ import (
 // hotKeys can change while an edge runs; a group stands for all its keys.
 var hotKeys = []string{
 	"admission", "heartbeat", "drain", "rebalance",
-	"limits.max_conns", "limits.margin", "limits.max_subscriptions", "limits.max_frame_bytes",
+	"limits.max_conns", "limits.max_memory_bytes", "limits.margin", "limits.max_subscriptions", "limits.max_frame_bytes",
 	"limits.refusals_per_second", "limits.reloads_per_second", "tls.handshakes_per_second",
 }
 
@@ -131,6 +131,9 @@ func (c *checks) hot(f *GatewayFile) {
 	l := &f.Limits
 	if l.Margin < 0 || l.MaxConns <= l.Margin {
 		c.bad("limits.max_conns", l.MaxConns, fmt.Sprintf("must be more than limits.margin (%d)", l.Margin))
+	}
+	if l.MaxMemoryBytes < 0 {
+		c.bad("limits.max_memory_bytes", l.MaxMemoryBytes, "must not be negative")
 	}
 	if l.MaxFrameBytes < 1<<10 || l.MaxFrameBytes > 1<<20 {
 		c.bad("limits.max_frame_bytes", l.MaxFrameBytes, "must be between 1 KiB and 1 MiB")

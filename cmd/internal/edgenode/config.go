@@ -57,7 +57,7 @@ func serverTLS(t config.EdgeTLS) (*tls.Config, *certificate, error) {
 func settings(f *config.GatewayFile) gateway.Settings {
 	return gateway.Settings{
 		Admission: f.AdmissionSettings(),
-		MaxConns:  f.Limits.MaxConns, Margin: f.Limits.Margin,
+		MaxConns:  f.Limits.MaxConns, MaxMemoryBytes: f.Limits.MaxMemoryBytes, Margin: f.Limits.Margin,
 		MaxSubscriptions: f.Limits.MaxSubscriptions, MaxFrameBytes: f.Limits.MaxFrameBytes,
 		TLSHandshakesPerSecond: f.TLS.HandshakesPerSecond,
 		RefusalsPerSecond:      f.Limits.RefusalsPerSecond, ReloadPerSecond: f.Limits.ReloadsPerSecond,
