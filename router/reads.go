@@ -88,6 +88,7 @@ type reads struct {
 	order   []*flight
 	ready   int                   // of order: their key is not in the store
 	running map[readKey]time.Time // since when the oldest waiter waits
+	took    time.Duration         // by a batch of late
 	waiting int
 	closed  bool
 }
@@ -217,6 +218,10 @@ func (r *reads) close() {
 }
 
 // take forms a batch of flights whose key is not in the store, in order.
+//
+// A flight that has less time left than a batch takes is not begun (wanted): its query would be
+// given up halfway, and in a queue that is always in order the next one too. A store
+// that cannot keep up would so answer nobody at all.
 func (r *reads) take() []*flight {
 	now := time.Now()
 	var batch, expired []*flight
@@ -233,7 +238,7 @@ func (r *reads) take() []*flight {
 		delete(r.flights, f.key)
 		r.ready--
 		r.waiting -= len(f.waiters)
-		if !f.wanted(now) {
+		if !f.wanted(now, r.took) {
 			expired = append(expired, f)
 			continue
 		}
@@ -253,10 +258,11 @@ func (r *reads) take() []*flight {
 	return batch
 }
 
-// wanted says that somebody still waits: no work is done for who has left.
-func (f *flight) wanted(now time.Time) bool {
+// wanted says that somebody will still wait when a batch that begins now has ended, or
+// has half of its time left: no work is done for who has left.
+func (f *flight) wanted(now time.Time, takes time.Duration) bool {
 	for _, w := range f.waiters {
-		if now.Before(w.deadline) && !w.gone() {
+		if left := w.deadline.Sub(now); left > 0 && left >= min(takes, w.deadline.Sub(f.since)/2) && !w.gone() {
 			return true
 		}
 	}
@@ -297,6 +303,7 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, last)
 	defer cancel()
+	began := time.Now()
 	marks := r.mark(flights)
 	results := make([]readResult, len(flights))
 	if missing := r.read(ctx, flights, results); len(missing) > 0 {
@@ -310,6 +317,7 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 		}
 	}
 	r.mu.Lock()
+	r.learnLocked(time.Since(began), ctx.Err() != nil)
 	for _, f := range flights {
 		delete(r.running, f.key)
 		if r.flights[f.key] != nil {
@@ -321,6 +329,15 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 		r.answer(f, results[i])
 	}
 	r.table.shrink()
+}
+
+// learnLocked takes how long a batch took, or how long it was given in vain.
+func (r *reads) learnLocked(took time.Duration, inVain bool) {
+	if inVain {
+		r.took = min(max(r.took, took)*2, r.cfg.ReadDeadline)
+		return
+	}
+	r.took = (3*r.took + took) / 4
 }
 
 // mark is where a channel stood before it was read.
