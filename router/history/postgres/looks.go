@@ -118,8 +118,8 @@ func (r *rules) nextOf(l look, now time.Time) settlement {
 }
 
 // due is a page of the list.
-func (s *Store) due(ctx context.Context, now time.Time) ([]look, error) {
-	return s.look(ctx, dueLookSQL, now.UnixMilli(), trimPage)
+func (s *Store) due(ctx context.Context, now time.Time, most int) ([]look, error) {
+	return s.look(ctx, dueLookSQL, now.UnixMilli(), most)
 }
 
 // lookAgain reads the channels of a page anew.

@@ -50,7 +50,7 @@ func TestStoreKeepsItsPromises(t *testing.T) {
 // are a race that one of them loses.
 func TestSerializableDatabaseKeepsThePromises(t *testing.T) {
 	server := pgtest.Shared(t)
-	meeting := []string{"TwoBelievers", "TwoCreators", "TwoTrimmers", "TwoStoresOver", "PagesAgree", "KeysAreFound", "TrimGoes"}
+	meeting := []string{"TwoBelievers", "TwoCreators", "TwoStoresOver", "PagesAgree", "KeysAreFound", "TrimGoes"}
 	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
 		if !slices.ContainsFunc(meeting, func(name string) bool { return strings.Contains(t.Name(), name) }) {
 			t.Skip("is not about writers that meet")

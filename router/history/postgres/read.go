@@ -61,7 +61,6 @@ func (s *Store) Read(ctx context.Context, ranges []history.Range) ([]history.Pag
 	pages := make([]history.Page, len(ranges))
 	var queries [2]pageQuery // forward, reverse
 	for i := range ranges {
-		pages[i].Channel = ranges[i].Channel
 		q := &queries[0]
 		if ranges[i].Reverse {
 			q = &queries[1]
@@ -73,10 +72,13 @@ func (s *Store) Read(ctx context.Context, ranges []history.Range) ([]history.Pag
 		if len(q.numbers) == 0 {
 			continue
 		}
-		rows, err := s.reading.Query(ctx, q.statement(direction == 1), q.channels, q.bounds, q.limits, q.bytes)
-		if err == nil {
-			err = q.collect(rows, ranges, pages)
-		}
+		err := again(ctx, func() error {
+			rows, err := s.reading.Query(ctx, q.statement(direction == 1), q.channels, q.bounds, q.limits, q.bytes)
+			if err != nil {
+				return err
+			}
+			return q.collect(rows, ranges, pages)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("read history: %w", s.failed(ctx, err))
 		}
@@ -127,6 +129,9 @@ func (q *pageQuery) statement(reverse bool) string {
 
 func (q *pageQuery) collect(rows pgx.Rows, ranges []history.Range, pages []history.Page) error {
 	defer rows.Close()
+	for _, i := range q.numbers {
+		pages[i] = history.Page{Channel: ranges[i].Channel} // again
+	}
 	var number, epoch, head int64
 	var first, offset, timeMS pgtype.Int8 // not pointers, which would be allocated for each row
 	var binary pgtype.Bool

@@ -97,12 +97,13 @@ func halfOf(ctx context.Context) (over func() bool) {
 }
 
 // trimDue looks at the channels whose time has come, and cuts what must go. What
-// was cut is looked at again: only then it is known when the next look is due.
+// was cut is looked at again: only then it is known when the next look is due. A
+// page is small beside the limit, since most channels lose more than one event.
 func (s *Store) trimDue(ctx context.Context, r *rules, limit int, enough func() bool) (int, error) {
 	now := s.cfg.Now()
 	gone := 0
 	for gone < limit && !enough() {
-		page, err := s.due(ctx, now)
+		page, err := s.due(ctx, now, min(trimPage, max(trimPage/64, limit/4)))
 		if err != nil || len(page) == 0 {
 			return gone, err
 		}
