@@ -60,7 +60,7 @@ type Config struct {
 
 	Reads         int           // concurrent reads of the store. Default 4
 	ReadWindow    time.Duration // how long a batch of reads collects after a rest. Default 2ms
-	ReadPace      time.Duration // between two batches that are not full, while questions keep coming. Default 150ms
+	ReadPace      time.Duration // between two batches that are not full, once a burst of five is used up. Default 200ms
 	ReadRanges    int           // most channels of one batch of reads; 1: a query for each question. Default 500
 	ReadBytes     int           // most bytes that one batch may ask for. Default 64 MiB
 	ReadQueue     int           // reads that wait; past it UNAVAILABLE. Default 200,000
@@ -113,7 +113,7 @@ func Default() Config {
 		QueueEvents: 100_000, QueueBytes: 64 << 20, MaxEventBytes: 256 << 10, StreamRequests: 32,
 		AsyncBytes: 64 << 20, CacheBytes: 256 << 20, TailAge: time.Minute, TailEvents: 100,
 		OwnerRecheck: time.Minute, PauseLimit: 2 * time.Second,
-		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 150 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
+		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 200 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
 		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
 		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
 		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour,

@@ -64,7 +64,7 @@ type flight struct {
 // Invariants: every result is as young as its question (only flights that have not
 // started are joined); of one key one flight is in the store at a time; at
 // most Reads batches are; a batch asks for at most ReadRanges and ReadBytes; batches
-// begun in t seconds <= 1 + t / ReadPace + flights / gather.fill.
+// begun in t seconds <= readBurst + t / ReadPace + flights / gather.fill.
 //
 // run is its only owner of goroutines: one that forms batches, one for each
 // batch in the store, all waited for.

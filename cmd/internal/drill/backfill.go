@@ -19,8 +19,9 @@ const (
 	returnRate   = 3000                    // clients that come back in a second, and the resume lanes of all edges together
 	comeBack     = 5 * time.Second         // in which the last of 10,000 is welcomed
 	youngRouter  = 61 * time.Second        // router.Config.OwnerRecheck, and some
-	readPace     = 150 * time.Millisecond  // router.Config.ReadPace
+	readPace     = 200 * time.Millisecond  // router.Config.ReadPace
 	readsAtOnce  = 4                       // of a router: store.read_conns
+	readBurst    = 5                       // batches of a router without a pace between them
 	readFill     = 400                     // questions that are a batch at any time
 	headsChecked = 1500 * time.Millisecond // after the last client: edges check heads of new channels within 1 s
 	fullSize     = 5000                    // channels; with fewer, time and not their number says what a storm costs
@@ -102,7 +103,7 @@ func (w *world) promiseReturn(r *Return) {
 
 // promiseBatches: a router asks at most once in a pace and once for each full batch.
 func (w *world) promiseBatches(r *Return) {
-	limit := float64(len(w.c.Routers()))*(2+float64(r.took/readPace)) + float64(2*len(w.pub.channels)/readFill)
+	limit := float64(len(w.c.Routers()))*(readBurst+float64(r.took/readPace)) + float64(2*len(w.pub.channels)/readFill)
 	w.promise(r.Queries <= limit, r.What+": queries grow with time and full batches, not with clients", "%.0f queries, at most %.0f in %.1f s", r.Queries, limit, r.took.Seconds())
 }
 
