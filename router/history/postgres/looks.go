@@ -36,7 +36,8 @@ LEFT JOIN LATERAL (
 
 	// settleSQL says when the next look is due. It passes over channels that are
 	// being appended to, and so waits for nobody while it holds rows that appends
-	// may wait for. Who grew past look_at since it was looked at stays due.
+	// may wait for. Who grew past look_at since it was looked at stays due, or is
+	// due again: another router may have looked later and settled before.
 	settleSQL = `
 WITH free AS (
 	SELECT c.channel, s.look_at, CASE WHEN c.head > s.look_at THEN $5::bigint ELSE s.due_ms END AS due_ms
@@ -50,8 +51,9 @@ WITH free AS (
 ), forgotten AS (
 	DELETE FROM history_looks l USING free f WHERE l.channel = f.channel AND f.due_ms = $6::bigint
 ), listed AS (
-	UPDATE history_looks l SET due_ms = f.due_ms
-	FROM free f WHERE l.channel = f.channel AND f.due_ms <> $6::bigint
+	INSERT INTO history_looks (channel, due_ms)
+	SELECT f.channel, f.due_ms FROM free f WHERE f.due_ms <> $6::bigint
+	ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms
 )
 SELECT count(*) FROM free`
 
