@@ -14,6 +14,13 @@ import (
 // maxPage is the most events of one answer.
 const maxPage = 1000
 
+const (
+	// Edges whose view is behind ask the old owner of a channel: for a moment it tells
+	// them to ask again, since the new one knows without the store.
+	movedFor   = time.Second
+	movedRetry = 50 * time.Millisecond
+)
+
 // question is an Ask that has been looked at.
 type question struct {
 	ask      *gatewayv1.Ask
@@ -72,9 +79,13 @@ func (r *Router) admitAsk(a *gatewayv1.Ask) (*Namespace, gatewayv1.Status, strin
 func (r *Router) askVolatile(q *question) {
 	s := r.table.lock(q.ask.Channel)
 	var answer *gatewayv1.Answer
-	if r.own.owned(q.ask.Channel) {
-		ch := r.table.getLocked(s, q.ask.Channel, q.ns)
-		if r.sequencer.volatileLocked(ch, q.ask.SeenEpoch) {
+	if ch := r.ownChannelLocked(s, q); ch != nil {
+		switch r.sequencer.volatileLocked(ch, q.ask.SeenEpoch) {
+		case turnWait:
+			ch.waiters = append(ch.waiters, r.retry(q, r.askVolatile))
+			s.mu.Unlock()
+			return
+		case turnServe:
 			if answer = q.fromTailLocked(ch); answer == nil {
 				answer = q.answer(ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head)) // older than the tail: gone
 				if q.last > 0 {
@@ -93,20 +104,56 @@ func (r *Router) askVolatile(q *question) {
 	r.table.shrink()
 }
 
+// ownChannelLocked is a channel that is here, or ours by the view; else nil. Its shard
+// is locked.
+func (r *Router) ownChannelLocked(s *shard, q *question) *channel {
+	if s.channels[q.ask.Channel] == nil && !r.own.owned(q.ask.Channel) {
+		return nil
+	}
+	return r.table.getLocked(s, q.ask.Channel, q.ns)
+}
+
+// retry asks anew when a channel has been handed to us, or nobody has it.
+func (r *Router) retry(q *question, ask func(*question)) func() {
+	return func() {
+		switch {
+		case q.gone():
+			q.reply(q.unavailable(0, "nobody waits"))
+		case !time.Now().Before(q.deadline):
+			r.metrics.asks.unavailable.Inc()
+			q.reply(q.unavailable(100*time.Millisecond, "the channel is moving to another router"))
+		default:
+			ask(q)
+		}
+	}
+}
+
 // askCommitted answers from memory, or reads: only the head if the tail would
 // then do, else the range.
 func (r *Router) askCommitted(q *question) {
 	name := q.ask.Channel
 	s := r.table.lock(name)
 	var answer *gatewayv1.Answer
-	trusted := false
-	if ch := s.channels[name]; ch != nil && ch.known {
-		ch = r.table.getLocked(s, name, q.ns)
-		answer = q.fromTailLocked(ch)
-		trusted = answer != nil && !q.belowSeen(ch.epoch, ch.head) && r.own.trusted(name, ch.trust)
+	trusted, moved := false, false
+	if ch := r.ownChannelLocked(s, q); ch != nil {
+		switch r.hand.turnLocked(ch) {
+		case turnWait:
+			ch.waiters = append(ch.waiters, r.retry(q, r.askCommitted))
+			s.mu.Unlock()
+			return
+		case turnPass:
+			moved = ch.tenure.gaveWithin(time.Now(), movedFor)
+		}
+		if ch.known {
+			answer = q.fromTailLocked(ch)
+			trusted = answer != nil && !q.belowSeen(ch.epoch, ch.head) && r.hand.trustedLocked(ch)
+		}
 	}
 	s.mu.Unlock()
 	switch {
+	case moved:
+		r.metrics.asks.unavailable.Inc()
+		q.reply(q.unavailable(movedRetry, "the channel is moving to another router"))
 	case trusted:
 		r.metrics.asks.tail.Inc()
 		q.reply(answer)

@@ -14,9 +14,9 @@ import (
 // has answered a flush that came after it (async_ack.go), or when the store has it,
 // whichever is first. What is not written yet stays in the tail (async_write.go).
 //
-// What a channel consists of, and an owner would have to hand to the next one:
-// epoch, head, base, tail, keys, and of asyncState row and written. Who takes a
-// channel without that begins a new epoch behind what the store has.
+// What an owner hands to the next one is epoch, head, base, tail, keys, and of
+// asyncState row and written (handover_piece.go). Who takes a channel without that
+// begins a new epoch behind what the store has.
 
 // asyncLoad is how long a publish on a channel that is not known waits for the
 // store to tell its head. Without it the epoch begins at 0, and again behind what
@@ -85,7 +85,7 @@ func (s *sequencer) asyncRows(ctx context.Context, batch []*work) []*history.Hea
 		w.ch.shard.mu.Lock()
 		ready := s.asyncReadyLocked(w.ch)
 		w.ch.shard.mu.Unlock()
-		if !ready && s.own.owned(w.ch.name) {
+		if !ready && s.own.owned(w.ch.name) { // else it is served here in vain
 			queries, which = append(queries, history.HeadQuery{Channel: w.ch.name}), append(which, i)
 		}
 	}
@@ -107,7 +107,7 @@ func (s *sequencer) asyncRows(ctx context.Context, batch []*work) []*history.Hea
 }
 
 func (s *sequencer) asyncReadyLocked(ch *channel) bool {
-	return ch.async != nil && ch.known && s.own.unbroken(ch.name, ch.trust)
+	return ch.async != nil && ch.known && ch.tenure.holds()
 }
 
 // nextEpoch is larger than after, and than what any owner before this one began.
@@ -116,15 +116,15 @@ func (s *sequencer) nextEpoch(after uint64) uint64 {
 	return max(s.own.revision()<<epochShift|generation, after+1)
 }
 
-// asyncLocked readies a channel that is written behind; false: it is another's. row
+// asyncLocked readies a channel that is written behind, if it is our turn. row
 // is the store's, nil if it is not known. An epoch seen by an edge that is above
 // ours shows an owner that we never saw.
-func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) bool {
-	if !s.own.owned(ch.name) {
-		return false
+func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) turn {
+	ready := s.asyncReadyLocked(ch)
+	if turn := s.hand.turnLocked(ch); turn != turnServe {
+		return turn
 	}
 	t := s.own.now()
-	ready := s.asyncReadyLocked(ch)
 	if ch.async == nil {
 		ch.async = new(asyncState)
 	}
@@ -132,12 +132,12 @@ func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) boo
 	case ready && seen <= ch.epoch:
 	case ready || ch.unwrittenLocked() > 0: // what is unwritten goes along
 		s.metrics.renewals.takeover.Inc()
-		s.table.reepochLocked(ch, s.nextEpoch(max(seen, ch.epoch)))
+		s.table.reepochLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)))
 	default:
 		s.beginAsyncLocked(ch, row, seen)
 	}
 	ch.trust = t
-	return true
+	return turnServe
 }
 
 func (s *sequencer) beginAsyncLocked(ch *channel, row *history.Head, seen uint64) {
@@ -148,7 +148,7 @@ func (s *sequencer) beginAsyncLocked(ch *channel, row *history.Head, seen uint64
 	if at.offset > 0 {
 		s.metrics.renewals.takeover.Inc()
 	}
-	s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, at.epoch)), at.offset)
+	s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, at.epoch, ch.tenure.floor.epoch)), at.offset)
 	ch.keys = nil
 	ch.async.row, ch.async.written, ch.async.gone = at, at.offset, at.offset
 }
@@ -164,7 +164,12 @@ func (t *table) reepochLocked(ch *channel, epoch uint64) {
 func (s *sequencer) commitOneAsync(w *work, row *history.Head) {
 	ch := w.ch
 	ch.shard.mu.Lock()
-	if !s.asyncLocked(ch, row, 0) {
+	switch s.asyncLocked(ch, row, 0) {
+	case turnWait:
+		ch.shard.mu.Unlock()
+		w.back = w.pubs
+		return
+	case turnPass:
 		ch.shard.mu.Unlock()
 		s.finishAll(w.pubs, notOwner)
 		return

@@ -12,12 +12,14 @@ import (
 // than the tail, and for where a channel goes on that is not known here.
 func (r *Router) askAsync(q *question) {
 	s := r.table.lock(q.ask.Channel)
-	if !r.own.owned(q.ask.Channel) {
+	ch := r.ownChannelLocked(s, q)
+	if ch == nil || !r.turnAsyncLocked(ch, q, r.hand.turnLocked(ch)) {
 		s.mu.Unlock()
-		r.moving(q)
+		if ch == nil {
+			r.moving(q)
+		}
 		return
 	}
-	ch := r.table.getLocked(s, q.ask.Channel, q.ns)
 	if !r.sequencer.asyncReadyLocked(ch) && ch.unwrittenLocked() == 0 && !r.sequencer.behind.storeAway() {
 		s.mu.Unlock()
 		r.reads.add(readKey{channel: q.ask.Channel, head: true}, q.ns, q.waiter(func(res readResult) { r.asyncFromMemory(q, res.row()) }))
@@ -25,6 +27,18 @@ func (r *Router) askAsync(q *question) {
 	}
 	s.mu.Unlock()
 	r.asyncFromMemory(q, nil)
+}
+
+// turnAsyncLocked goes on with a question if it is our turn; false: it waits, or is
+// answered soon.
+func (r *Router) turnAsyncLocked(ch *channel, q *question, t turn) bool {
+	switch t {
+	case turnWait:
+		ch.waiters = append(ch.waiters, r.retry(q, r.askAsync))
+	case turnPass:
+		r.moving(q)
+	}
+	return t == turnServe
 }
 
 // row is what the store said, nil if it did not.
@@ -38,9 +52,8 @@ func (res *readResult) row() *history.Head {
 func (r *Router) asyncFromMemory(q *question, row *history.Head) {
 	s := r.table.lock(q.ask.Channel)
 	ch := r.table.getLocked(s, q.ask.Channel, q.ns)
-	if !r.sequencer.asyncLocked(ch, row, claim(q.ask.SeenEpoch, 0).epoch) {
+	if !r.turnAsyncLocked(ch, q, r.sequencer.asyncLocked(ch, row, claim(q.ask.SeenEpoch, 0).epoch)) {
 		s.mu.Unlock()
-		r.moving(q)
 		return
 	}
 	answer := q.fromTailLocked(ch)
@@ -101,9 +114,8 @@ func (r *Router) asyncRangeRead(q *question, res readResult) {
 // asyncHistory answers from the owner's memory as far as that has the page's first
 // event, else from the store; the page after it goes on with the other.
 func (s historyService) asyncHistory(ctx context.Context, request *routerv1.ReadHistoryRequest, ns *Namespace, limit int) (*routerv1.ReadHistoryResponse, error) {
-	owner := s.own.owner(request.Channel)
-	if owner == nil || owner.Id != s.cfg.ID {
-		return s.forwardHistory(ctx, request, owner != nil)
+	if s.awaitTurn(ctx, request.Channel, ns) != turnServe {
+		return s.forwardHistory(ctx, request)
 	}
 	res, has, err := s.asyncPage(ctx, request, ns, limit)
 	if err != nil || has {
@@ -139,7 +151,7 @@ func (s historyService) asyncPage(ctx context.Context, request *routerv1.ReadHis
 	shard := s.table.lock(request.Channel)
 	defer shard.mu.Unlock()
 	ch := s.table.getLocked(shard, request.Channel, ns)
-	if !s.sequencer.asyncLocked(ch, row, 0) {
+	if s.sequencer.asyncLocked(ch, row, 0) != turnServe {
 		return readResult{}, false, statusOf(notOwner)
 	}
 	first := ch.head + 1

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -195,7 +196,7 @@ func (s *sequencer) renewRows(ctx context.Context, batch []*asyncWork) error {
 		}
 		fresh := w.epoch
 		if w.row.epoch >= w.epoch || w.row.offset != w.written || w.hole {
-			if !s.own.owned(w.ch.name) {
+			if !s.owns(w.ch) {
 				s.deposed(w) // the owner alone begins epochs
 				continue
 			}
@@ -226,6 +227,14 @@ func (s *sequencer) renewRows(ctx context.Context, batch []*asyncWork) error {
 		}
 	}
 	return nil
+}
+
+// owns says that a channel is ours, by the view or by a hand that is newer.
+func (s *sequencer) owns(ch *channel) bool {
+	ch.shard.mu.Lock()
+	defer ch.shard.mu.Unlock()
+	v := s.own.look(ch.name, ch.known, &ch.tenure, time.Now())
+	return ch.tenure.owner(&v) == v.self
 }
 
 // rebase goes on behind the row, in its epoch: what is unwritten is numbered anew.

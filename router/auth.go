@@ -29,6 +29,7 @@ var needed = map[string]Right{
 	"spillway.router.v1.HistoryService":   RightRead,
 	"spillway.router.v1.AdminService":     RightAdmin,
 	"spillway.gateway.v1.EdgeService":     RightEdge,
+	"spillway.gateway.v1.HandoverService": RightEdge,
 }
 
 func newGatekeeper(keys []Key) *gatekeeper {

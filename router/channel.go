@@ -52,6 +52,13 @@ type channel struct {
 	keys  *recentKeys // of a channel that its owner's memory numbers
 	async *asyncState // of a channel that is written behind
 
+	// handing over (handover.go)
+	tenure  tenure   // whether we may number it
+	settled uint64   // revision up to which a hand vouches for the position; 0: none does
+	listed  bool     // waits to be given
+	moving  bool     // is being given: nothing of it is taken until that has ended
+	waiters []func() // called, without locks, when the awaiting ends
+
 	lastPublish time.Time
 	quietQueued bool // waits in the repeater's list
 
@@ -130,6 +137,7 @@ func (t *table) accountLocked(ch *channel, delta int64) {
 func (ch *channel) busyLocked() bool {
 	a := ch.async
 	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 || ch.quietQueued ||
+		ch.listed || ch.moving || len(ch.waiters) > 0 ||
 		a != nil && (a.bytes > 0 || len(a.acks) > 0 || a.queued && !a.loose)
 }
 
@@ -209,6 +217,7 @@ func (t *table) forgetLocked(ch *channel) {
 	ch.known, ch.epoch, ch.head, ch.floor = false, 0, 0, 0
 	ch.version++
 	ch.trust = trust{}
+	ch.settled = 0
 	t.clearTailLocked(ch)
 }
 

@@ -58,6 +58,11 @@ type Config struct {
 	OwnerRecheck time.Duration // after a change of owner heads are read again for this long. Default 60s
 	PauseLimit   time.Duration // a process that stood still for longer trusts nothing that it knew. Default 2s
 
+	HandoverWindow  time.Duration // after a change of owner others are asked for a channel for this long; 0: never. Default 30s
+	HandoverWait    time.Duration // longest a channel waits for its hand. Default 1s
+	HandoverGrace   time.Duration // who lost a channel and has not given it serves it on for this long. Default 3s
+	HandoverTimeout time.Duration // longest the channels of one router are tried to be handed to another. Default 10s
+
 	Reads         int           // concurrent reads of the store. Default 4
 	ReadWindow    time.Duration // how long a batch of reads collects after a rest. Default 2ms
 	ReadPace      time.Duration // between two batches that are not full, once a burst of five is used up. Default 200ms
@@ -113,6 +118,7 @@ func Default() Config {
 		QueueEvents: 100_000, QueueBytes: 64 << 20, MaxEventBytes: 256 << 10, StreamRequests: 32,
 		AsyncBytes: 64 << 20, CacheBytes: 256 << 20, TailAge: time.Minute, TailEvents: 100,
 		OwnerRecheck: time.Minute, PauseLimit: 2 * time.Second,
+		HandoverWindow: 30 * time.Second, HandoverWait: time.Second, HandoverGrace: 3 * time.Second, HandoverTimeout: 10 * time.Second,
 		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 200 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
 		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
 		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
@@ -153,6 +159,7 @@ func (c *Config) validateBounds(p *problems) {
 		{"committers", int64(c.Committers)}, {"batch_events", int64(c.BatchEvents)}, {"batch_bytes", int64(c.BatchBytes)},
 		{"queue_events", c.QueueEvents}, {"queue_bytes", c.QueueBytes}, {"max_event_bytes", int64(c.MaxEventBytes)},
 		{"stream_requests", int64(c.StreamRequests)}, {"cache_bytes", c.CacheBytes}, {"async_bytes", c.AsyncBytes}, {"tail_age", int64(c.TailAge)},
+		{"handover_wait", int64(c.HandoverWait)}, {"handover_grace", int64(c.HandoverGrace)}, {"handover_timeout", int64(c.HandoverTimeout)},
 		{"pause_limit", int64(c.PauseLimit)}, {"reads", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)}, {"read_pace", int64(c.ReadPace)},
 		{"read_ranges", int64(c.ReadRanges)}, {"read_bytes", int64(c.ReadBytes)}, {"read_queue", int64(c.ReadQueue)},
 		{"answer_bytes", int64(c.AnswerBytes)}, {"stream_asks", int64(c.StreamAsks)}, {"stream_bytes", int64(c.StreamBytes)},
@@ -169,8 +176,8 @@ func (c *Config) validateBounds(p *problems) {
 	if c.CriticalReserve < 0 || c.ForeignPercent < 0 || c.ForeignPercent > 100 {
 		p.add("critical_reserve, foreign_percent", "", "must not be negative, nor more than 100 percent")
 	}
-	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 {
-		p.add("tail_events, owner_recheck, trim_every, drain_delay", "", "must not be negative")
+	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
+		p.add("tail_events, owner_recheck, trim_every, drain_delay, handover_window", "", "must not be negative")
 	}
 }
 

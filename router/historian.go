@@ -111,7 +111,7 @@ func (s historyService) historyFromTail(request *routerv1.ReadHistoryRequest, li
 	shard := s.table.lock(name)
 	defer shard.mu.Unlock()
 	ch := shard.channels[name]
-	if ch == nil || !ch.known || ch.floor == 0 || len(ch.tail.events) == 0 || !s.own.trusted(name, ch.trust) {
+	if ch == nil || !ch.known || ch.floor == 0 || len(ch.tail.events) == 0 || !s.own.trusted(name, ch.trust, ch.settled) {
 		return readResult{}, false
 	}
 	floor := ch.floor
@@ -164,13 +164,12 @@ func pageFromTail(t *tail, request *routerv1.ReadHistoryRequest, limit int, res 
 
 // volatileHistory answers from the owner's memory.
 func (s historyService) volatileHistory(ctx context.Context, request *routerv1.ReadHistoryRequest, ns *Namespace, limit int) (*routerv1.ReadHistoryResponse, error) {
-	owner := s.own.owner(request.Channel)
-	if owner == nil || owner.Id != s.cfg.ID {
-		return s.forwardHistory(ctx, request, owner != nil)
+	if s.awaitTurn(ctx, request.Channel, ns) != turnServe {
+		return s.forwardHistory(ctx, request)
 	}
 	shard := s.table.lock(request.Channel)
 	ch := s.table.getLocked(shard, request.Channel, ns)
-	ok := s.sequencer.volatileLocked(ch, 0)
+	ok := s.sequencer.volatileLocked(ch, 0) == turnServe
 	res := readResult{epoch: ch.epoch, head: ch.head, floor: ch.head + 1}
 	if len(ch.tail.events) > 0 {
 		res.floor = ch.tail.first
@@ -185,12 +184,38 @@ func (s historyService) volatileHistory(ctx context.Context, request *routerv1.R
 	return historyResponse(request, res)
 }
 
-func (s historyService) forwardHistory(ctx context.Context, request *routerv1.ReadHistoryRequest, owned bool) (*routerv1.ReadHistoryResponse, error) {
-	if md, _ := metadata.FromIncomingContext(ctx); !owned || len(md.Get(forwardedHeader)) > 0 {
+// awaitTurn waits for a channel that may be handed to us; turnPass: it is another's.
+func (s historyService) awaitTurn(ctx context.Context, name string, ns *Namespace) turn {
+	for {
+		shard := s.table.lock(name)
+		if shard.channels[name] == nil && !s.own.owned(name) {
+			shard.mu.Unlock()
+			return turnPass
+		}
+		ch := s.table.getLocked(shard, name, ns)
+		turn := s.hand.turnLocked(ch)
+		released := make(chan struct{})
+		if turn == turnWait {
+			ch.waiters = append(ch.waiters, func() { close(released) })
+		}
+		shard.mu.Unlock()
+		if turn != turnWait {
+			return turn
+		}
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return turnPass
+		}
+	}
+}
+
+func (s historyService) forwardHistory(ctx context.Context, request *routerv1.ReadHistoryRequest) (*routerv1.ReadHistoryResponse, error) {
+	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get(forwardedHeader)) > 0 {
 		return nil, statusOf(result{code: codes.Unavailable, message: "the channel is moving to another router", retryAfter: 200 * time.Millisecond})
 	}
 	owner := s.own.owner(request.Channel)
-	if owner == nil {
+	if owner == nil || owner.Id == s.cfg.ID {
 		return nil, statusOf(result{code: codes.Unavailable, message: "no router owns the channel", retryAfter: time.Second})
 	}
 	conn, err := s.peers.Conn(owner)

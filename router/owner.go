@@ -36,6 +36,8 @@ type view struct {
 	snapshot *presence.Snapshot
 }
 
+func (v *view) revision() uint64 { return uint64(max(0, v.snapshot.Revision())) }
+
 // trust is the moment at which a channel's position was known to be the truth:
 // it stays the truth while the channel is ours without a break.
 type trust struct {
@@ -51,11 +53,14 @@ type ownership struct {
 	members    Membership
 	recheck    time.Duration
 	pauseLimit time.Duration
+	window     time.Duration // after a change of owner another may still have the channel
 
 	// atomic
 	views  atomic.Pointer[[]view] // oldest first, at least one; replaced under mu
 	beat   atomic.Int64           // nanoseconds from start to the last tick; 0: none yet
 	pauses atomic.Uint64          // times this process stood still
+
+	departing atomic.Bool // this router leaves: others own everything
 
 	start time.Time // immutable; origin of beat
 
@@ -63,7 +68,7 @@ type ownership struct {
 }
 
 func newOwnership(cfg *Config, members Membership) *ownership {
-	o := &ownership{self: cfg.ID, members: members, recheck: cfg.OwnerRecheck, pauseLimit: cfg.PauseLimit, start: time.Now()}
+	o := &ownership{self: cfg.ID, members: members, recheck: cfg.OwnerRecheck, pauseLimit: cfg.PauseLimit, window: cfg.HandoverWindow, start: time.Now()}
 	// Before the first view nobody can have been known to own anything.
 	o.views.Store(&[]view{{seq: 1, since: o.start, snapshot: presence.NewSnapshot(nil, 0)}})
 	return o
@@ -168,32 +173,59 @@ func (o *ownership) now() trust {
 	return trust{seq: views[len(views)-1].seq, breaks: breaks}
 }
 
-// unbroken says that the channel was ours from t until now.
-func (o *ownership) unbroken(name string, t trust) bool {
+// unbroken says that the channel was ours from t until now. Views older than the
+// revision of a hand that brought it to us do not count.
+func (o *ownership) unbroken(name string, t trust, handed uint64) bool {
 	views := o.current()
 	if t.seq == 0 || t.seq < views[0].seq {
 		return false
 	}
-	for i := len(views) - 1; i >= 0 && views[i].seq >= t.seq; i-- {
-		if !o.mine(views[i].snapshot, name) {
+	return o.reign(views, len(views)-1, name, t, handed)
+}
+
+// reign says that the channel was ours from t to the view at an index.
+func (o *ownership) reign(views []view, last int, name string, t trust, handed uint64) bool {
+	for i := last; i >= 0 && views[i].seq >= t.seq; i-- {
+		if views[i].revision() >= handed && !o.mine(views[i].snapshot, name) {
 			return false
 		}
 	}
 	return true
 }
 
-// trusted says that what was known at t may be answered from memory now.
-func (o *ownership) trusted(name string, t trust) bool {
-	return t.seq != 0 && t.breaks == o.breaks() && !o.paused() && o.unbroken(name, t) && !o.fresh(name)
+// seq is that of the view in force.
+func (o *ownership) seq() uint64 {
+	views := o.current()
+	return views[len(views)-1].seq
+}
+
+// trusted says that what was known at t may be answered from memory now. settled: of
+// the last hand that brought the channel with the truth, 0: none did.
+func (o *ownership) trusted(name string, t trust, settled uint64) bool {
+	views := o.current()
+	return t.seq != 0 && t.breaks == o.breaks() && !o.paused() && o.unbroken(name, t, settled) &&
+		!o.fresh(views, len(views)-1, name, settled)
+}
+
+// settled says the same of a channel that another owns by now, if this router
+// has numbered it since: it was trusted in the last view that gave it to us.
+func (o *ownership) settled(name string, t trust, settled uint64) bool {
+	views := o.current()
+	last := len(views) - 1
+	for last > 0 && !o.mine(views[last].snapshot, name) && views[last].revision() >= settled {
+		last--
+	}
+	return t.seq != 0 && t.breaks == o.breaks() && !o.paused() && t.seq >= views[0].seq &&
+		o.reign(views, last, name, t, settled) && !o.fresh(views, last, name, settled)
 }
 
 // fresh says that another may still believe that it owns the channel: the owner
-// changed less than recheck ago.
-func (o *ownership) fresh(name string) bool {
-	views := o.current()
+// changed less than recheck before now, up to the view at an index, and did not hand
+// it over.
+func (o *ownership) fresh(views []view, last int, name string, settled uint64) bool {
 	edge := time.Now().Add(-o.recheck)
-	for i := len(views) - 1; i > 0 && views[i].since.After(edge); i-- {
-		if !o.mine(views[i-1].snapshot, name) {
+	for i := last; i > 0 && views[i].since.After(edge); i-- {
+		if views[i].revision() > settled && !o.mine(views[i-1].snapshot, name) {
 			return true
 		}
 	}
@@ -203,5 +235,5 @@ func (o *ownership) fresh(name string) bool {
 // revision is that of the view in force.
 func (o *ownership) revision() uint64 {
 	views := o.current()
-	return uint64(max(0, views[len(views)-1].snapshot.Revision()))
+	return views[len(views)-1].revision()
 }

@@ -39,6 +39,8 @@ type publication struct {
 	openOnly  bool // from a client without a grant for the channel
 	byClient  bool
 	forwarded bool
+	hops      uint32 // routers that have passed it on
+	here      bool   // its owner cannot be reached: it is served here
 
 	stage atomic.Uint32
 

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,27 @@ type flow struct {
 	seq      uint64 // of the view at the last call
 	last     <-chan struct{}
 	deadline time.Time // of the call that is started
+	open     []*call   // of that view, perhaps finished
+}
+
+// settle waits, after a change of owners, for what the old ones have not answered yet:
+// here or there, it must be numbered before what follows.
+func (f *flow) settle(ctx context.Context, seq uint64, c *call) {
+	finished := func(c *call) bool { return c.pending.Load() == 0 }
+	if len(f.open) >= 64 {
+		f.open = slices.DeleteFunc(f.open, finished)
+	}
+	if f.seq != seq {
+		ctx, cancel := context.WithDeadline(ctx, f.deadline)
+		for len(f.open) > 0 {
+			if f.open = slices.DeleteFunc(f.open, finished); len(f.open) > 0 && !pause(ctx, time.Millisecond) {
+				f.open = nil
+			}
+		}
+		cancel()
+		f.seq = seq
+	}
+	f.open = append(f.open, c)
 }
 
 // publish starts publications that share a call: those whose channel is ours
@@ -39,11 +61,8 @@ type flow struct {
 func (r *Router) publish(ctx context.Context, pubs []*publication, f *flow) {
 	views := r.own.current()
 	view := &views[len(views)-1]
-	if f != nil && f.last != nil && f.seq != view.seq {
-		select { // the owners have changed: what is on its way must arrive first
-		case <-f.last:
-		case <-ctx.Done():
-		}
+	if f != nil && len(pubs) > 0 {
+		f.settle(ctx, view.seq, pubs[0].call)
 	}
 	var remote map[string]*group
 	for _, p := range pubs {
@@ -66,7 +85,7 @@ func (r *Router) publish(ctx context.Context, pubs []*publication, f *flow) {
 		p.stage.Store(taken) // who gives up from here on knows nothing of the outcome
 		g.pubs = append(g.pubs, p)
 	}
-	r.forward(ctx, remote, f, view.seq)
+	r.forward(ctx, remote, f)
 }
 
 // group is publications for one other router.
@@ -75,7 +94,7 @@ type group struct {
 	pubs  []*publication
 }
 
-func (r *Router) forward(ctx context.Context, groups map[string]*group, f *flow, seq uint64) {
+func (r *Router) forward(ctx context.Context, groups map[string]*group, f *flow) {
 	if len(groups) == 0 {
 		return
 	}
@@ -84,7 +103,7 @@ func (r *Router) forward(ctx context.Context, groups map[string]*group, f *flow,
 	end := func() {}
 	if f != nil {
 		before = f.last
-		f.last, f.seq = arrived, seq
+		f.last = arrived
 		ctx, end = context.WithDeadline(ctx, f.deadline)
 	}
 	// It sends the groups, after those of the flow's last call, and ends with the
@@ -132,8 +151,11 @@ func forwardRequest(pubs []*publication) (*gatewayv1.SubmitRequest, int) {
 	size := int64(0)
 	for i, p := range pubs {
 		p.measure()
-		if size += p.size; i > 0 && size > maxForwardBytes {
+		if size += p.size; i > 0 && size > maxForwardBytes || i == maxBatch {
 			return request, i
+		}
+		if p.forwarded {
+			request.Hops = max(request.Hops, p.hops+1)
 		}
 		request.Submissions = append(request.Submissions, &gatewayv1.Submission{
 			Channel: p.channel, Data: p.event.Data, Binary: p.event.Binary, Meta: p.event.Meta, Key: p.event.Key,
@@ -188,6 +210,7 @@ func (r *Router) serveHere(ctx context.Context, pubs []*publication) {
 			p.finish(unknownOutcome) // nobody waits any more
 		default:
 			r.metrics.servedForDead.Inc()
+			p.here = true
 			p.stage.Store(queued)
 			r.sequencer.enqueue(p)
 		}
@@ -256,7 +279,7 @@ func (s edgeService) Submit(ctx context.Context, request *gatewayv1.SubmitReques
 	c := newCall(len(request.Submissions))
 	pubs := make([]*publication, len(request.Submissions))
 	for i, sub := range request.Submissions {
-		p := &publication{channel: sub.Channel, call: c, openOnly: sub.OpenOnly, byClient: sub.ByClient, forwarded: request.Forwarded}
+		p := &publication{channel: sub.Channel, call: c, openOnly: sub.OpenOnly, byClient: sub.ByClient, forwarded: request.Forwarded, hops: request.Hops}
 		p.event.Data, p.event.Binary, p.event.Meta = sub.Data, sub.Binary, sub.Meta
 		p.event.Key, p.event.From = sub.Key, sub.From
 		s.admit(p)

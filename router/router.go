@@ -9,7 +9,8 @@
 // Life: New does no I/O; Listen and ListenHTTP open the ports; Run serves until its
 // context ends, then drains and returns when everything it started has ended. Goroutines: the
 // committers, one for channels without a store, three for those that are acked before they
-// are written (they number, flush the bus, write), one that forms batches of reads
+// are written (they number, flush the bus, write), one that hands channels over and one
+// for each router that gets some, one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
 // retention, settle times, operations and what edges say of them, at most four that call
 // hooks, gRPC's and net/http's own, two for each stream, and one for each call that is
@@ -20,8 +21,7 @@
 // come from memory only while it is trusted (owner.go); every queue is bounded
 // and counts what it refuses (I7).
 //
-// Left out on purpose: sessions and subscriptions (edges), rosters, and the
-// handing over of volatile channels to another owner.
+// Left out on purpose: sessions and subscriptions (edges), rosters.
 package router
 
 import (
@@ -69,6 +69,7 @@ type Router struct {
 	sequencer  *sequencer
 	reads      *reads
 	fan        *fan
+	hand       *handover
 	control    *control.Control // nil: none
 	talk       Hearing          // nil: none
 	progress   *progressTable
@@ -117,6 +118,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	r.fan = &fan{cfg: &r.cfg, bus: deps.Bus, metrics: r.metrics}
 	r.sequencer = newSequencer(&r.cfg, r.table, r.own, deps.Store, r.fan, r.metrics, r.log)
 	r.reads = newReads(&r.cfg, deps.Store, r.table, r.own, r.metrics, r.log)
+	r.hand = newHandover(r)
 	r.gate = newGatekeeper(r.cfg.Keys)
 	r.server = r.newServer()
 	r.web = newWeb(r)
@@ -198,6 +200,7 @@ func (r *Router) Run(ctx context.Context) error {
 	g.Go(func() error { return r.own.run(parts) })
 	g.Go(func() error { return r.reads.run(parts) })
 	g.Go(func() error { return r.fan.run(parts) })
+	g.Go(func() error { return r.hand.run(parts) })
 	g.Go(func() error { return r.retention(parts) })
 	g.Go(func() error { return r.settle(parts) })
 	if r.control != nil {
@@ -241,14 +244,15 @@ func (r *Router) wait(ctx, failed context.Context) {
 	}
 }
 
-// drain leaves in order: nobody sends new work, then streams and calls end, then
-// the rest is cut off.
+// drain leaves in order: others take the channels over, nobody sends new work, then
+// streams and calls end, then the rest is cut off.
 func (r *Router) drain(ctx context.Context) {
 	r.serving(false)
 	r.members.SetState(gatewayv1.State_STATE_DRAINING)
 	if r.web != nil {
 		r.web.server.SetKeepAlivesEnabled(false) // callers come back elsewhere
 	}
+	r.handOver(ctx)
 	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainDelay+r.cfg.StopTimeout)
 	defer cancel()
 	pause(fresh, r.cfg.DrainDelay) // calls are served while the others take notice
@@ -275,4 +279,11 @@ func (r *Router) drain(ctx context.Context) {
 		r.log.Warn("channels have events that could not be written in time", "channels", n)
 	}
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
+}
+
+// handOver gives the channels to the routers that stay.
+func (r *Router) handOver(ctx context.Context) {
+	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.HandoverTimeout)
+	defer cancel()
+	r.hand.leave(fresh)
 }

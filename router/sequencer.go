@@ -36,6 +36,8 @@ type sequencer struct {
 	volatile  lane        // channels without
 	behind    writeBehind // channels that are acked first
 
+	hand *handover // whose turn it is; set by newHandover
+
 	events     atomic.Int64 // queued or in flight
 	bytes      atomic.Int64
 	generation atomic.Uint64 // of epochs of memory within one revision
@@ -97,6 +99,8 @@ func (s *sequencer) laneOf(ns *Namespace) *lane {
 	return &s.committed
 }
 
+func (s *sequencer) push(ch *channel) { s.laneOf(ch.ns).push(ch) }
+
 // enqueue takes a publication or finishes it with overflow. It never blocks.
 func (s *sequencer) enqueue(p *publication) {
 	p.since = time.Now()
@@ -133,7 +137,7 @@ func (s *sequencer) refuse(p *publication) {
 
 // readyLocked marks a channel for the ready list; true: the caller pushes it.
 func (ch *channel) readyLocked() bool {
-	if ch.inflight || ch.ready || len(ch.pending) == 0 {
+	if ch.inflight || ch.ready || ch.moving || len(ch.pending) == 0 {
 		return false
 	}
 	ch.ready = true
@@ -175,9 +179,17 @@ func (s *sequencer) take(l *lane) []*work {
 		}
 		ch.shard.mu.Lock()
 		ch.ready = false
-		w := s.takeLocked(ch, s.cfg.BatchEvents-events, s.cfg.BatchBytes-bytes)
+		var w *work
+		turn := s.hand.turnLocked(ch)
+		if turn != turnWait && !ch.moving {
+			w = s.takeLocked(ch, s.cfg.BatchEvents-events, s.cfg.BatchBytes-bytes)
+		}
 		ch.shard.mu.Unlock()
 		if w == nil {
+			continue
+		}
+		if turn == turnPass && !s.hand.passOn(w) {
+			s.done(w)
 			continue
 		}
 		for _, p := range w.pubs {

@@ -44,6 +44,7 @@ func (r *Router) newServer() *grpc.Server {
 	routerv1.RegisterHistoryServiceServer(server, historyService{Router: r})
 	routerv1.RegisterAdminServiceServer(server, adminService{Router: r})
 	gatewayv1.RegisterEdgeServiceServer(server, edgeService{Router: r})
+	gatewayv1.RegisterHandoverServiceServer(server, handoverService{Router: r})
 	r.health = health.NewServer()
 	healthv1.RegisterHealthServer(server, r.health)
 	if r.cfg.Reflection {

@@ -11,8 +11,8 @@ import (
 
 // Channels of namespaces without a store live in their owner's memory: epoch,
 // head, tail and recent keys die with it, or when the view gives them to another.
-// There is no fence, so only the owner by its own view numbers them; a new owner
-// begins a new epoch that is larger than every earlier one.
+// There is no fence, so only who holds them (handover_tenure.go) numbers them; a new
+// owner that was not handed one begins a new epoch, larger than every earlier one.
 
 // epochShift leaves room below the revision for epochs begun within it.
 const epochShift = 20
@@ -35,20 +35,21 @@ func (k *recentKeys) put(key history.Key, offset uint64) {
 	k.order = append(k.order, key)
 }
 
-// volatileLocked readies a channel without a store; false: it is another's. An
-// epoch seen by an edge that is above ours shows an owner that we never saw.
-func (s *sequencer) volatileLocked(ch *channel, seen uint64) bool {
-	if !s.own.owned(ch.name) {
-		return false
+// volatileLocked readies a channel without a store, if it is our turn. An epoch seen
+// by an edge that is above ours shows an owner that we never saw.
+func (s *sequencer) volatileLocked(ch *channel, seen uint64) turn {
+	turn := s.hand.turnLocked(ch)
+	if turn != turnServe {
+		return turn
 	}
 	t := s.own.now()
-	if !ch.known || seen > ch.epoch || !s.own.unbroken(ch.name, ch.trust) {
-		s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch)), 0)
+	if !ch.known || seen > ch.epoch {
+		s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)), 0)
 		ch.floor = 1
 		ch.keys = nil
 	}
 	ch.trust = t
-	return true
+	return turnServe
 }
 
 // movingRetry is when to come back for a channel that changes its owner.
@@ -67,7 +68,12 @@ func (s *sequencer) commitVolatile(_ context.Context, batch []*work) error {
 func (s *sequencer) commitOneVolatile(w *work) {
 	ch := w.ch
 	ch.shard.mu.Lock()
-	if !s.volatileLocked(ch, 0) {
+	switch s.volatileLocked(ch, 0) {
+	case turnWait:
+		ch.shard.mu.Unlock()
+		w.back = w.pubs
+		return
+	case turnPass:
 		ch.shard.mu.Unlock()
 		s.finishAll(w.pubs, notOwner)
 		return

@@ -149,7 +149,7 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 	n.group.Add("membership", n.members.Run)
 	n.group.Add("talk on the bus", talk.Run)
 	n.group.Add("control", agreed.Run)
-	n.group.Add("router", n.router.Run, rc.DrainDelay+rc.StopTimeout+rc.CallDeadline)
+	n.group.Add("router", n.router.Run, rc.HandoverTimeout+rc.DrainDelay+rc.StopTimeout+rc.CallDeadline)
 	return n, nil
 }
 

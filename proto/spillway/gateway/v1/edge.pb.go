@@ -562,9 +562,12 @@ func (x *Submission) GetByClient() bool {
 }
 
 type SubmitRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Submissions   []*Submission          `protobuf:"bytes,1,rep,name=submissions,proto3" json:"submissions,omitempty"`
-	Forwarded     bool                   `protobuf:"varint,2,opt,name=forwarded,proto3" json:"forwarded,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Submissions []*Submission          `protobuf:"bytes,1,rep,name=submissions,proto3" json:"submissions,omitempty"`
+	Forwarded   bool                   `protobuf:"varint,2,opt,name=forwarded,proto3" json:"forwarded,omitempty"`
+	// How many routers have passed it on after the first: a channel that has just
+	// moved may need more than one step.
+	Hops          uint32 `protobuf:"varint,3,opt,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -611,6 +614,13 @@ func (x *SubmitRequest) GetForwarded() bool {
 		return x.Forwarded
 	}
 	return false
+}
+
+func (x *SubmitRequest) GetHops() uint32 {
+	if x != nil {
+		return x.Hops
+	}
+	return 0
 }
 
 type SubmitResponse struct {
@@ -980,10 +990,11 @@ const file_spillway_gateway_v1_edge_proto_rawDesc = "" +
 	"\x03key\x18\x05 \x01(\tR\x03key\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x1b\n" +
 	"\topen_only\x18\a \x01(\bR\bopenOnly\x12\x1b\n" +
-	"\tby_client\x18\b \x01(\bR\bbyClient\"p\n" +
+	"\tby_client\x18\b \x01(\bR\bbyClient\"\x84\x01\n" +
 	"\rSubmitRequest\x12A\n" +
 	"\vsubmissions\x18\x01 \x03(\v2\x1f.spillway.gateway.v1.SubmissionR\vsubmissions\x12\x1c\n" +
-	"\tforwarded\x18\x02 \x01(\bR\tforwarded\"M\n" +
+	"\tforwarded\x18\x02 \x01(\bR\tforwarded\x12\x12\n" +
+	"\x04hops\x18\x03 \x01(\rR\x04hops\"M\n" +
 	"\x0eSubmitResponse\x12;\n" +
 	"\aresults\x18\x01 \x03(\v2!.spillway.gateway.v1.SubmitResultR\aresults\"\xc8\x01\n" +
 	"\fSubmitResult\x12\x12\n" +

@@ -37,7 +37,8 @@ type EdgeServiceClient interface {
 	// either side ends it; every question then counts as unanswered.
 	Sync(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SyncRequest, SyncResponse], error)
 	// Submit publishes for users (from edges) or for backends (forwarded by the
-	// router they called). A forwarded submission is served where it arrives.
+	// router they called). A forwarded submission is served where it arrives, or by
+	// whom that router knows to have the channel.
 	Submit(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error)
 }
 
@@ -84,7 +85,8 @@ type EdgeServiceServer interface {
 	// either side ends it; every question then counts as unanswered.
 	Sync(grpc.BidiStreamingServer[SyncRequest, SyncResponse]) error
 	// Submit publishes for users (from edges) or for backends (forwarded by the
-	// router they called). A forwarded submission is served where it arrives.
+	// router they called). A forwarded submission is served where it arrives, or by
+	// whom that router knows to have the channel.
 	Submit(context.Context, *SubmitRequest) (*SubmitResponse, error)
 	mustEmbedUnimplementedEdgeServiceServer()
 }
