@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/url"
 	"runtime"
 	"strings"
@@ -25,6 +26,9 @@ type Config struct {
 	Loops     int      // event loops; 0: one per core
 	Anonymous bool     // clients without a token get every right (dev mode only)
 	Origins   []string // allowed Origin hosts besides the own one; "*": any
+
+	// TrustedProxies stand in front: their X-Forwarded-For is believed.
+	TrustedProxies []netip.Prefix
 
 	// TLS ends TLS at the edge. nil: plain sockets, with something that ends it in front.
 	TLS *tls.Config

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"io"
+	"net/netip"
 
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
@@ -21,6 +22,7 @@ type conn struct {
 	in         wsframe.Reader
 	out        sendq.Queue
 	session    *session       // nil until its credentials were good
+	client     *netip.Addr    // nil: the socket's own, as proxies.client
 	offered    *ticket.Ticket // came with the upgrade; nil once connect looked at it
 	subs       []*subscription
 	calls      *calls // nil until the first publish or history read
@@ -55,6 +57,14 @@ const (
 	greetChecking                 // its token is being verified
 	greetDone
 )
+
+// from is the address of the client; not valid: it cannot be told.
+func (c *conn) from() netip.Addr {
+	if c.client != nil {
+		return *c.client
+	}
+	return c.sock.RemoteAddr().Addr()
+}
 
 // touch notes that something was heard.
 func (c *conn) touch() {

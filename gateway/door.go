@@ -354,7 +354,11 @@ func (d *door) admit(v *visitor, decision admission.Decision, now time.Time) {
 	}
 	e.metrics.conns.Set(float64(e.conns.Add(1)))
 	e.metrics.admit(decision)
-	e.nextLoop().inbox.post(&adopted{sock: v.sock, rest: a.rest, ticket: a.ticket, admitted: now})
+	m := &adopted{sock: v.sock, rest: a.rest, ticket: a.ticket, admitted: now}
+	if len(e.cfg.TrustedProxies) > 0 {
+		m.client = proxies(e.cfg.TrustedProxies).client(v.sock.RemoteAddr().Addr(), a.request)
+	}
+	e.nextLoop().inbox.post(m)
 }
 
 func (d *door) sweep(now time.Time) {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -193,6 +194,7 @@ type adopted struct {
 	// ticket is what the door opened of the subprotocol's; nil: none that is good. It
 	// counts like one in the connect frame.
 	ticket   *ticket.Ticket
+	client   *netip.Addr // as proxies.client
 	admitted time.Time
 }
 
@@ -231,6 +233,7 @@ func (m *adopted) apply(l *loop) {
 	c := &conn{
 		loop:     l,
 		sock:     m.sock,
+		client:   m.client,
 		offered:  m.ticket,
 		token:    uint64(l.gen)<<32 | uint64(slot),
 		deadline: l.seconds() + ceilSeconds(l.edge.cfg.ConnectTimeout),

@@ -77,7 +77,7 @@ func (h *handing) enlist(c *conn) {
 		h.quota--
 		c.class = classNone
 		if h.named {
-			h.sources.add(c.sock.RemoteAddr().Addr())
+			h.sources.add(c.from())
 		}
 	}
 	h.file(c, k)

@@ -148,6 +148,7 @@ nats: {urls: ["http://x"]}
 auth: {hs256_secret_file: /does/not/exist}
 tls: {cert_file: /does/not/exist}
 pprof: perhaps
+trusted_proxies: [10.0.0.0/8, 192.0.2.1, balancer]
 origins: {a: b}
 typo: 1
 `)}, func(*GatewayFile) error {
@@ -158,7 +159,7 @@ typo: 1
 		`listen: "nowhere": must be host:port`, `limits.max_conns: "many": must be a whole number`,
 		`limits.margin: 1.5: must be a whole number`, `drain.deadline: 25: must be a duration with its unit, such as "3s" or "24h"`,
 		`nats.urls: "(number 1)": must be a URL with nats:// or tls://`, `auth.hs256_secret_file: "/does/not/exist": cannot be read`,
-		`pprof: "perhaps": must be true or false`, `typo: unknown key`, `limits.inbox_bytes: 0: must be positive`,
+		`pprof: "perhaps": must be true or false`, `trusted_proxies: "balancer": must be a network (10.0.0.0/8) or an address`, `typo: unknown key`, `limits.inbox_bytes: 0: must be positive`,
 		`tls: "/does/not/exist": cert_file and key_file go together`,
 	} {
 		if !contains(got, want) {

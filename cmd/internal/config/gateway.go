@@ -1,13 +1,14 @@
 package config
 
 import (
+	"fmt"
+	"net/netip"
 	"net/url"
 	"time"
 )
 
 // GatewayFile is gateway.yaml. Groups marked "hot" can change while an edge runs: on
-// SIGHUP, and by the cluster's settings in etcd, which stand above the file. Accepted
-// and not acted on in this version: trusted_proxies.
+// SIGHUP, and by the cluster's settings in etcd, which stand above the file.
 type GatewayFile struct {
 	Node
 	Listen       string `yaml:"listen"`        // host:port of the public listener; default 127.0.0.1:8400
@@ -21,7 +22,7 @@ type GatewayFile struct {
 	Rebalance      Rebalance `yaml:"rebalance"`       // hot
 	Origins        []string  `yaml:"origins"`         // hosts of pages that may connect, besides the own; "*": any
 	TLS            EdgeTLS   `yaml:"tls"`             // of listen; default none: something in front ends TLS
-	TrustedProxies []string  `yaml:"trusted_proxies"` // addresses whose X-Forwarded-For is believed
+	TrustedProxies []string  `yaml:"trusted_proxies"` // networks or addresses whose X-Forwarded-For is believed: a leaving edge names its clients' addresses to edges that end TLS
 }
 
 // EdgeTLS lets the edge end TLS. The certificate is read again on SIGHUP; a pair that is
@@ -100,6 +101,23 @@ type Rebalance struct {
 	BalancerCounts bool          `yaml:"balancer_counts"` // edges without advertise_url: what is in front sends newcomers where few are
 }
 
+// ProxyPrefixes are the trusted proxies; an address is a network of one.
+func (f *GatewayFile) ProxyPrefixes() ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, text := range f.TrustedProxies {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, addrErr := netip.ParseAddr(text)
+			if addrErr != nil {
+				return nil, fmt.Errorf("trusted_proxies: %q: must be a network (10.0.0.0/8) or an address", text)
+			}
+			p = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
 // DefaultGateway works on one machine beside `spillway infra`, once auth is set.
 func DefaultGateway() GatewayFile {
 	return GatewayFile{
@@ -139,6 +157,9 @@ func (f *GatewayFile) Validate() error {
 	c.pair("tls", f.TLS.CertFile, f.TLS.KeyFile)
 	if !oneOf(f.TLS.KeyExchange, "", KeyExchangeHybrid, KeyExchangeX25519) {
 		c.bad("tls.key_exchange", f.TLS.KeyExchange, "must be "+KeyExchangeHybrid+" or "+KeyExchangeX25519)
+	}
+	if _, err := f.ProxyPrefixes(); err != nil {
+		c.errs = append(c.errs, err)
 	}
 	c.hot(f)
 	return c.err()

@@ -30,6 +30,7 @@ func gatewayConfig(f *config.GatewayFile) gateway.Config {
 	gc := gateway.Default()
 	gc.ID, gc.Region, gc.Listen, gc.AdvertiseURL, gc.Version = f.ID, f.Region, f.Listen, f.AdvertiseURL, run.Version()
 	gc.Anonymous, gc.Origins = f.Auth.Anonymous, f.Origins
+	gc.TrustedProxies, _ = f.ProxyPrefixes() // Validate has told what is wrong with them
 	gc.SendQueueBytes = f.Limits.SendQueueBytes
 	gc.Settings = settings(f)
 	gc.CloseWait = min(gc.CloseWait, max(f.Drain.Deadline/5, 100*time.Millisecond)) // a part of the deadline
