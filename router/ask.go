@@ -80,7 +80,7 @@ func (r *Router) askVolatile(q *question) {
 	s := r.table.lock(q.ask.Channel)
 	var answer *gatewayv1.Answer
 	if ch := r.ownChannelLocked(s, q); ch != nil {
-		switch r.sequencer.volatileLocked(ch, q.ask.SeenEpoch) {
+		switch r.sequencer.volatileLocked(ch, claim(q.ask.SeenEpoch, 0).epoch) {
 		case turnWait:
 			ch.waiters = append(ch.waiters, r.retry(q, r.askVolatile))
 			s.mu.Unlock()

@@ -125,11 +125,12 @@ func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) tur
 		return turn
 	}
 	t := s.own.now()
+	unseen := s.unseenLocked(ch, seen)
 	if ch.async == nil {
 		ch.async = new(asyncState)
 	}
 	switch {
-	case ready && seen <= ch.epoch:
+	case ready && !unseen:
 	case ready || ch.unwrittenLocked() > 0: // what is unwritten goes along
 		s.metrics.renewals.takeover.Inc()
 		s.table.reepochLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)))

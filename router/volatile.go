@@ -35,6 +35,23 @@ func (k *recentKeys) put(key history.Key, offset uint64) {
 	k.order = append(k.order, key)
 }
 
+// unseenEvery is how often what an edge says makes a channel of memory begin an epoch.
+const unseenEvery = 5 * time.Second
+
+// unseenLocked says that an epoch seen by an edge shows an owner that we never saw.
+// Not at once again, so that an edge that errs cannot make us begin epoch after epoch.
+func (s *sequencer) unseenLocked(ch *channel, seen uint64) bool {
+	if !ch.known || seen <= ch.epoch {
+		return false
+	}
+	if time.Since(ch.claimed) < unseenEvery {
+		s.metrics.claimsRefused.Inc()
+		return false
+	}
+	ch.claimed = time.Now()
+	return true
+}
+
 // volatileLocked readies a channel without a store, if it is our turn. An epoch seen
 // by an edge that is above ours shows an owner that we never saw.
 func (s *sequencer) volatileLocked(ch *channel, seen uint64) turn {
@@ -43,7 +60,7 @@ func (s *sequencer) volatileLocked(ch *channel, seen uint64) turn {
 		return turn
 	}
 	t := s.own.now()
-	if !ch.known || seen > ch.epoch {
+	if !ch.known || s.unseenLocked(ch, seen) {
 		s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)), 0)
 		ch.floor = 1
 		ch.keys = nil

@@ -55,6 +55,7 @@ type API struct {
 type RouterLimits struct {
 	MaxEventBytes int `yaml:"max_event_bytes"` // of data; default 262,144
 	QueueBytes    int `yaml:"queue_bytes"`     // publishes that wait for the store; default 67,108,864
+	AsyncBytes    int `yaml:"async_bytes"`     // events of asynchronous namespaces that the store does not have yet; default 67,108,864
 	CacheBytes    int `yaml:"cache_bytes"`     // heads and hot tails; default 268,435,456
 	ReadBatch     int `yaml:"read_batch"`      // most questions of edges in one query of the store; 1: a query for each, to compare with. Default 500
 }
@@ -71,7 +72,7 @@ func DefaultRouter() RouterFile {
 	return RouterFile{
 		Node: defaultNode("127.0.0.1:8381"), Listen: "127.0.0.1:8390",
 		Store:  Store{Migrate: true, WriteConns: 4, ReadConns: 4},
-		Limits: RouterLimits{MaxEventBytes: 256 << 10, QueueBytes: 64 << 20, CacheBytes: 256 << 20, ReadBatch: 500},
+		Limits: RouterLimits{MaxEventBytes: 256 << 10, QueueBytes: 64 << 20, AsyncBytes: 64 << 20, CacheBytes: 256 << 20, ReadBatch: 500},
 	}
 }
 
