@@ -300,3 +300,36 @@ func TestChannelThatNobodyTakesIsServedForItsGrace(t *testing.T) {
 		return status.Code(err) == codes.Unavailable && e.ask(&gatewayv1.Ask{Channel: "brief:a"}).Status == gatewayv1.Status_STATUS_UNAVAILABLE
 	})
 }
+
+// All edges ask for the heads of channels whose owner changed: ten thousand of them cost
+// the new owner no look at the store.
+func TestAsksAfterARestartReadNothing(t *testing.T) {
+	c := newCrew(t, "r1", "r2")
+	names := crewChannels("chat", 10_000)
+	for from := 0; from < len(names); from += 1000 {
+		c.publishAll("r1", names[from:from+1000], "")
+	}
+	moving := 0
+	for _, name := range names {
+		if c.nodes["r1"].own.owned(name) {
+			moving++
+		}
+	}
+	reads, began := c.storeReads(), time.Now()
+	c.leave("r1", "r2")
+	handed := time.Since(began)
+	e := c.nodes["r2"].sync()
+	asks := make([]*gatewayv1.Ask, len(names))
+	for i, name := range names {
+		asks[i] = &gatewayv1.Ask{Channel: name}
+	}
+	for _, a := range e.askAll(asks...) {
+		if a.Status != gatewayv1.Status_STATUS_OK || a.Head != 1 {
+			t.Fatalf("answered %v", a)
+		}
+	}
+	if got := c.storeReads() - reads; got != 0 {
+		t.Errorf("%d reads of the store", got)
+	}
+	t.Logf("%d channels handed in %v, %d asks answered within %v", moving, handed.Round(time.Millisecond), len(asks), (time.Since(began) - handed).Round(time.Millisecond))
+}
