@@ -14,6 +14,10 @@ const (
 	// the channels of a silent one become suspect anew.
 	silenceEvery = time.Second
 	silentAgain  = 5 * time.Second
+	// leastEase is what is left of the pace of checks that nobody answers, and the
+	// step in which it comes back with each beat; easeEvery is how often it falls.
+	leastEase = 0.05
+	easeEvery = 500 * time.Millisecond
 )
 
 // heads paces the checks of heads of a shard's channels; a silent loss of the
@@ -23,6 +27,10 @@ const (
 type heads struct {
 	rate     float64 // checks a second
 	allowed  float64
+	ease     float64 // of rate; below 1 while checks go unanswered
+	easedAt  time.Time
+	answers  int // since the last beat
+	failures int
 	next     time.Time // of the next beat
 	last     time.Time // beat
 	young    []later   // new interests, in order of time
@@ -56,7 +64,7 @@ type life struct {
 }
 
 func newHeads(cfg *Config, shards int) heads {
-	return heads{rate: float64(cfg.HeadRate) / float64(shards), sweep: -1}
+	return heads{rate: float64(cfg.HeadRate) / float64(shards), ease: 1, sweep: -1}
 }
 
 // fresh is called for a new interest: the bus may not know of it everywhere.
@@ -114,9 +122,25 @@ func (s *shard) beat() {
 	s.watch()
 	s.sweep()
 	h.suspectDue(now, s.cfg.HeadDelay)
-	h.allowed = min(h.allowed, 1) + h.rate*elapsed.Seconds() // no more than a beat is saved up
+	h.adapt(now)
+	h.allowed = min(h.allowed, 1) + h.rate*h.ease*elapsed.Seconds() // no more than a beat is saved up
 	s.checkSuspects()
 	s.checkRound(elapsed)
+}
+
+// adapt lowers the pace while most checks go unanswered and raises it again with the
+// first answers: routers that cannot keep up would be kept from it by those who ask
+// again.
+func (h *heads) adapt(now time.Time) {
+	switch {
+	case h.failures > h.answers:
+		if now.Sub(h.easedAt) >= easeEvery {
+			h.ease, h.easedAt = max(h.ease/2, leastEase), now
+		}
+	case h.answers > 0:
+		h.ease = min(h.ease+leastEase, 1)
+	}
+	h.answers, h.failures = 0, 0
 }
 
 func (h *heads) suspectDue(now time.Time, delay time.Duration) {

@@ -81,3 +81,29 @@ func TestQuestionsAreRepeatedWhenTheRouterSays(t *testing.T) {
 		}
 	})
 }
+
+// Checks that nobody answers become rare, so that routers can get to their feet, and
+// are at their pace again soon after the first answer.
+func TestChecksThatNobodyAnswersBecomeRare(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		for i := range 2_000 {
+			b.join(0, uint64(i), fmt.Sprint("c", i), nil)
+		}
+		b.wait(5 * time.Second)
+		b.c.set(func() { b.c.status = gatewayv1.Status_STATUS_UNAVAILABLE; b.c.reconnects++ })
+		b.wait(10 * time.Second)
+		if away := b.c.perSecond(time.Now().Add(-3*time.Second), 3); slices.Max(away) > 150 {
+			t.Errorf("checks a second while nobody answers: %v", away)
+		}
+		b.c.set(func() { b.c.status = gatewayv1.Status_STATUS_OK; b.c.reconnects++ })
+		back := time.Now()
+		b.wait(5 * time.Second)
+		sum := 0
+		for _, n := range b.c.perSecond(back, 5) {
+			sum += n
+		}
+		if sum < 2_000 {
+			t.Errorf("%d checks of 2,000 channels in 5 s from the return on", sum)
+		}
+	})
+}

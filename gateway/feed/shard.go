@@ -237,6 +237,11 @@ func (s *shard) answered(a *gatewayv1.Answer) {
 		fl.f.repaired(&s.step, fl, a)
 	case askHead:
 		fl.f.suspect = false
+		if a.Status == gatewayv1.Status_STATUS_UNAVAILABLE {
+			s.heads.failures++
+		} else {
+			s.heads.answers++
+		}
 		fl.f.checked(&s.step, a)
 	}
 	s.finish(fl.f)
