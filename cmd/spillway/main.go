@@ -38,6 +38,7 @@ type cli struct {
 	Router     routerCmd       `cmd:"" help:"Run a router (what cmd/router runs)."`
 	Bench      benchCmd        `cmd:"" help:"Measure an edge on this machine: idle connections and fan-out, beside a bare write loop."`
 	BenchPub   benchPublishCmd `cmd:"" name:"bench-publish" help:"Measure durable publishes on this machine: throughput, latency, CPU, commits."`
+	BenchUni   benchUnicastCmd `cmd:"" name:"bench-unicast" help:"Measure events with one receiver each on this machine: CPU of router, bus and edge."`
 	Drill      drillCmd        `cmd:"" help:"Break a cluster on purpose and check what was promised."`
 	Version    versionCmd      `cmd:"" help:"Print the version."`
 
