@@ -16,13 +16,19 @@ const (
 SELECT q.query, 0::bigint AS key, GREATEST(c.epoch, c.renewed), c.head
 FROM unnest((SELECT $1::text[])) WITH ORDINALITY AS q (channel, query)
 JOIN history_channels c ON c.channel = q.channel`
+	// A look for each key: a server that plans while there are no keys yet would join
+	// by channel alone, and keep that plan.
 	repeatsSQL = `
 UNION ALL
 SELECT q.query, q.key_number, GREATEST(c.epoch, c.renewed), k."offset"
 FROM unnest((SELECT $2::bigint[]), $3::text[], $4::text[], $5::text[])
 	WITH ORDINALITY AS q (query, channel, scope, key, key_number)
 JOIN history_channels c ON c.channel = q.channel
-JOIN history_keys k ON k.channel_id = c.id AND k.epoch = c.epoch AND k.scope = q.scope AND k.key = q.key`
+CROSS JOIN LATERAL (
+	SELECT "offset" FROM history_keys
+	WHERE channel_id = c.id AND epoch = c.epoch AND scope = q.scope AND key = q.key
+	LIMIT 1
+) k`
 
 	// Without a conflict target: whichever constraint says that the row is there.
 	createSQL = `
