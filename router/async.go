@@ -35,6 +35,7 @@ type asyncState struct {
 	gone    uint64 // of what was let go unwritten the last offset
 	queued  bool   // in the writer's list, or in its hands
 	acks    []ack  // neither bus nor store has answered
+	unsure  uint64 // up to this offset only the store acks: a flush failed
 }
 
 // ack is a publication with what it is to be told.
@@ -110,10 +111,19 @@ func (s *sequencer) asyncReadyLocked(ch *channel) bool {
 	return ch.async != nil && ch.known && ch.tenure.holds()
 }
 
-// nextEpoch is larger than after, and than what any owner before this one began.
+// nextEpoch is larger than after, and than what any owner before this one began. Of one
+// view none is begun again, also of channels that were evicted: what is begun past
+// the generation takes that along.
 func (s *sequencer) nextEpoch(after uint64) uint64 {
-	generation := s.generation.Load() & (1<<epochShift - 1)
-	return max(s.own.revision()<<epochShift|generation, after+1)
+	view := s.own.revision() << epochShift
+	for {
+		generation := s.generation.Load()
+		epoch := max(view+generation, after+1)
+		ahead := epoch - view
+		if ahead <= generation || ahead >= 1<<epochShift || s.generation.CompareAndSwap(generation, ahead) {
+			return epoch
+		}
+	}
 }
 
 // asyncLocked readies a channel that is written behind, if it is our turn. row
@@ -134,6 +144,9 @@ func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) tur
 	case ready || ch.unwrittenLocked() > 0: // what is unwritten goes along
 		s.metrics.renewals.takeover.Inc()
 		s.table.reepochLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)))
+		for i := range ch.async.acks { // they wait for the same events
+			ch.async.acks[i].res.epoch = ch.epoch
+		}
 	default:
 		s.beginAsyncLocked(ch, row, seen)
 	}
@@ -151,7 +164,8 @@ func (s *sequencer) beginAsyncLocked(ch *channel, row *history.Head, seen uint64
 	}
 	s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, at.epoch, ch.tenure.floor.epoch)), at.offset)
 	ch.keys = nil
-	ch.async.row, ch.async.written, ch.async.gone = at, at.offset, at.offset
+	a := ch.async
+	a.row, a.written, a.gone, a.unsure = at, at.offset, at.offset, 0
 }
 
 // reepochLocked begins an epoch that goes on with what the one before has in memory.
@@ -191,7 +205,7 @@ func (s *sequencer) commitOneAsync(w *work, row *history.Head) {
 		s.growAsyncLocked(ch, events)
 		s.fan.publishedLocked(ch)
 	}
-	known := ch.async.takeAcks(epoch, ch.async.written) // repeats of what is in the store
+	known := ch.async.takeAcks(epoch, 0, ch.async.written) // repeats of what is in the store
 	push := s.queueWriteLocked(ch)
 	s.behind.acker.add(ch, point{epoch, ch.head})
 	ch.shard.mu.Unlock()
@@ -249,12 +263,12 @@ func (s *sequencer) queueWriteLocked(ch *channel) bool {
 	return true
 }
 
-// takeAcks removes those of an epoch up to an offset.
-func (a *asyncState) takeAcks(epoch, upTo uint64) []ack {
+// takeAcks removes those of an epoch behind one offset, up to another.
+func (a *asyncState) takeAcks(epoch, after, upTo uint64) []ack {
 	var taken []ack
 	kept := a.acks[:0]
 	for _, k := range a.acks {
-		if k.res.epoch == epoch && k.res.offset <= upTo {
+		if k.res.epoch == epoch && k.res.offset > after && k.res.offset <= upTo {
 			taken = append(taken, k)
 		} else {
 			kept = append(kept, k)

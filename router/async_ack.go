@@ -73,16 +73,31 @@ func (s *sequencer) runAcks(ctx context.Context) error {
 		if err != nil {
 			s.metrics.flushFailures.Inc()
 			s.log.Debug("the bus did not answer a flush; publishes wait for the store", "error", err)
+			unsure(marks)
 			continue
 		}
 		for ch, p := range marks {
 			ch.shard.mu.Lock()
 			var acks []ack
 			if ch.async != nil {
-				acks = ch.async.takeAcks(p.epoch, p.offset)
+				acks = ch.async.takeAcks(p.epoch, ch.async.unsure, p.offset)
 			}
 			ch.shard.mu.Unlock()
 			s.acked(acks, Async)
 		}
+	}
+}
+
+// unsure leaves what a flush that failed was for to the store.
+func unsure(marks map[*channel]point) {
+	for ch, p := range marks {
+		ch.shard.mu.Lock()
+		if a := ch.async; a != nil {
+			if ch.epoch != p.epoch {
+				p.offset = ch.head // numbered anew meanwhile
+			}
+			a.unsure = max(a.unsure, p.offset)
+		}
+		ch.shard.mu.Unlock()
 	}
 }

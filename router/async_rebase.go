@@ -85,12 +85,17 @@ func (s *sequencer) rebase(w *asyncWork) {
 	ch.rekeyLocked(a.written, kept, w.row.offset, shift)
 	var lost []ack
 	if kept > a.written {
-		lost = a.takeAcks(old, kept)
+		lost = a.takeAcks(old, 0, kept)
 	}
 	for i := range a.acks {
 		if r := &a.acks[i].res; r.epoch == old {
 			r.epoch, r.offset = w.row.epoch, r.offset+shift
 		}
+	}
+	if a.unsure > kept {
+		a.unsure += shift
+	} else {
+		a.unsure = 0
 	}
 	s.table.moveLocked(ch, w.row.epoch, w.row.offset)
 	a.row, a.written, a.gone = w.row, w.row.offset, w.row.offset

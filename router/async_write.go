@@ -263,7 +263,7 @@ func (s *sequencer) skip(w *asyncWork) []ack {
 	}
 	s.releaseLocked(ch, eventSize(w.events[0]))
 	s.letGoLocked(ch)
-	return ch.async.takeAcks(w.epoch, w.events[0].Offset)
+	return ch.async.takeAcks(w.epoch, 0, w.events[0].Offset)
 }
 
 func (s *sequencer) releaseLocked(ch *channel, size int64) {
@@ -301,7 +301,7 @@ func (s *sequencer) wrote(w *asyncWork, upTo uint64) {
 	if a.loose && ch.head == upTo {
 		a.loose = false
 	}
-	acks := a.takeAcks(w.epoch, upTo)
+	acks := a.takeAcks(w.epoch, 0, upTo)
 	ch.shard.mu.Unlock()
 	s.acked(acks, Committed)
 }

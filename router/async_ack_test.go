@@ -1,0 +1,70 @@
+package router
+
+import (
+	"testing"
+	"time"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+)
+
+// An edge that shows a higher epoch makes the owner begin another: what waits for its
+// ack goes along, and hears it from the store.
+func TestAsyncAcksGoAlongIntoANewEpoch(t *testing.T) {
+	n := start(t, nil, quick)
+	first := n.publish1("later:a", `1`, "")
+	n.eventuallyStored("later:a", "1")
+	n.bus.away(true)
+	n.store.away(true)
+	acked := make(chan *routerv1.Placed, 1)
+	go func() { // it ends with the publish, which the test waits for
+		placed, err := n.publishErr("later:a", `2`, "")
+		if err != nil {
+			t.Error(err)
+		}
+		acked <- placed
+	}()
+	eventually(t, "it is numbered", func() bool { return n.sequencer.behind.queued.Load() > 0 })
+	e := n.sync()
+	seen := e.ask(&gatewayv1.Ask{Channel: "later:a"}).Epoch + 5
+	head := e.ask(&gatewayv1.Ask{Channel: "later:a", SeenEpoch: seen, SeenOffset: 7})
+	if head.Epoch <= seen || head.Head != 2 {
+		t.Errorf("the new epoch: %v", head)
+	}
+	n.store.away(false)
+	n.eventuallyStored("later:a", "1 2")
+	select {
+	case placed := <-acked:
+		if placed != nil && (placed.Offset != 2 || placed.Epoch == first.Epoch) {
+			t.Errorf("placed %v", placed)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("never acked")
+	}
+	eventually(t, "nothing is counted as waiting", func() bool { return n.sequencer.events.Load() == 0 })
+}
+
+// A flush that failed acks nothing later: the bus may have lost what it was for.
+func TestAsyncLaterFlushAcksNothingOfOneThatFailed(t *testing.T) {
+	n := start(t, nil, func(c *Config) { quick(c); c.PublishDeadline = 700 * time.Millisecond })
+	n.publish1("later:a", `1`, "")
+	n.eventuallyStored("later:a", "1")
+	n.bus.away(true)
+	n.store.away(true)
+	if _, err := n.publishErr("later:a", `2`, "k"); err == nil {
+		t.Error("acked without bus and store")
+	}
+	n.bus.away(false)
+	if placed, err := n.publishErr("later:a", `3`, ""); err != nil || placed.Durability != routerv1.Durability_DURABILITY_ASYNC {
+		t.Errorf("when the bus is back: %v %v", placed, err)
+	}
+	if again, err := n.publishErr("later:a", `2`, "k"); err == nil {
+		t.Errorf("acked, and neither bus nor store has it: %v", again)
+	}
+	n.store.away(false)
+	n.eventuallyStored("later:a", "1 2 3")
+	if again := n.publish1("later:a", `2`, "k"); !again.Repeat || again.Offset != 2 || again.Durability != routerv1.Durability_DURABILITY_COMMITTED {
+		t.Errorf("repeated: %v", again)
+	}
+	eventually(t, "nothing is counted as waiting", func() bool { return n.sequencer.events.Load() == 0 })
+}
