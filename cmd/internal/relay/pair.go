@@ -4,9 +4,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// accept takes all who wait, and begins to connect each to a backend.
+// acceptsATurn bounds how many come in between two looks at those who are there.
+const acceptsATurn = 64
+
+// accept takes some who wait, and begins to connect each to a backend. Who has given up
+// meanwhile is let go: a relay that is behind would else work for none but those.
 func (r *relay) accept() {
-	for {
+	for range acceptsATurn {
 		fd, _, err := unix.Accept4(r.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
@@ -16,11 +20,22 @@ func (r *relay) accept() {
 		default:
 			return // nobody waits any more
 		}
+		if left(fd) {
+			_ = unix.Close(fd)
+			continue
+		}
 		p := &pair{left: len(r.backends)}
 		p.client, p.backend = side{pair: p, fd: fd, ready: true}, side{pair: p, fd: -1}
 		r.add(&p.client)
 		r.connect(p)
 	}
+}
+
+// left tells whether the other end has closed, whatever it wrote before.
+func left(fd int) bool {
+	polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(polled, 0)
+	return err == nil && n > 0
 }
 
 // pause stops accepting until a descriptor is given back, or goes on.

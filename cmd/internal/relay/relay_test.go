@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,11 @@ func TestMain(m *testing.M) {
 // backend says its name to everyone, then echoes.
 func backend(t *testing.T, name string) string {
 	t.Helper()
+	return countingBackend(t, name, new(atomic.Int64))
+}
+
+func countingBackend(t *testing.T, name string, served *atomic.Int64) string {
+	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +52,7 @@ func backend(t *testing.T, name string) string {
 			if err != nil {
 				return
 			}
+			served.Add(1)
 			go func() { // ends with its conn
 				defer c.Close()
 				fmt.Fprintln(c, name)
@@ -143,6 +150,35 @@ func TestACutIsHeardOnlyIfItIsNotSilent(t *testing.T) {
 		fresh, _ := open(t, p) // new ones are served
 		_ = fresh.Close()
 		_ = c.Close()
+	}
+}
+
+func TestNoWorkForWhoHasGivenUp(t *testing.T) {
+	const present = 10
+	served := new(atomic.Int64)
+	p := start(t, Backend{Addr: countingBackend(t, "a", served)})
+	signal := func(s syscall.Signal) {
+		for _, c := range p.children {
+			if err := c.cmd.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	signal(syscall.SIGSTOP)
+	for range 20 {
+		c, err := net.Dial("tcp4", p.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte("hello"))
+		_ = c.Close()
+	}
+	signal(syscall.SIGCONT)
+	for range present { // behind those who left: the processes have taken all
+		open(t, p)
+	}
+	if n := served.Load(); n != present {
+		t.Errorf("the backend saw %d connections, %d clients were there", n, present)
 	}
 }
 
