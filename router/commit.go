@@ -277,12 +277,14 @@ func busEvents(events []history.Event) []*gatewayv1.BusEvent {
 	block := make([]gatewayv1.BusEvent, len(events)) // one allocation a run
 	out := make([]*gatewayv1.BusEvent, len(events))
 	for i := range events {
-		e := &events[i]
-		b := &block[i]
-		b.Offset, b.TimeMs, b.Data, b.Binary, b.From, b.Meta = e.Offset, uint64(max(0, e.TimeMS)), e.Data, e.Binary, e.From, e.Meta
-		out[i] = b
+		fillEvent(&block[i], &events[i])
+		out[i] = &block[i]
 	}
 	return out
+}
+
+func fillEvent(b *gatewayv1.BusEvent, e *history.Event) {
+	b.Offset, b.TimeMs, b.Data, b.Binary, b.From, b.Meta = e.Offset, uint64(max(0, e.TimeMS)), e.Data, e.Binary, e.From, e.Meta
 }
 
 // lose forgets a channel whose row was not what was believed.

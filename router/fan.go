@@ -26,7 +26,11 @@ type fan struct {
 
 	mu    sync.Mutex // guards below
 	quiet []quietEntry
+	first int // of quiet: those before it are gone
 }
+
+// quietSpare is how many entries an empty list keeps room for.
+const quietSpare = 64 << 10
 
 type quietEntry struct {
 	ch  *channel
@@ -55,18 +59,28 @@ func (f *fan) publishedLocked(ch *channel) {
 func (f *fan) later(ch *channel, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.quiet) == cap(f.quiet) && f.first > len(f.quiet)/2 {
+		n := copy(f.quiet, f.quiet[f.first:])
+		clear(f.quiet[n:])
+		f.quiet, f.first = f.quiet[:n], 0
+	}
 	f.quiet = append(f.quiet, quietEntry{ch, now.Add(f.cfg.QuietAfter / 2)})
 }
 
 func (f *fan) due(now time.Time) *channel {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.quiet) == 0 || f.quiet[0].due.After(now) {
+	if f.first == len(f.quiet) || f.quiet[f.first].due.After(now) {
 		return nil
 	}
-	ch := f.quiet[0].ch
-	f.quiet[0] = quietEntry{}
-	f.quiet = f.quiet[1:]
+	ch := f.quiet[f.first].ch
+	f.quiet[f.first] = quietEntry{}
+	if f.first++; f.first == len(f.quiet) {
+		f.quiet, f.first = f.quiet[:0], 0
+		if cap(f.quiet) > quietSpare {
+			f.quiet = nil // after a rush
+		}
+	}
 	return ch
 }
 

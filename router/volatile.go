@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -96,17 +97,18 @@ func (s *sequencer) commitOneVolatile(w *work) {
 		return
 	}
 	epoch, head, now := ch.epoch, ch.head, s.cfg.Now().UnixMilli()
-	results := make([]result, len(w.pubs))
-	fresh := make([]history.Event, 0, len(w.pubs))
-	for i, p := range w.pubs {
-		offset, repeat := ch.keyed(p, head+uint64(len(fresh))+1)
-		results[i] = result{epoch: epoch, offset: offset, repeat: repeat, durability: None}
+	block := make([]gatewayv1.BusEvent, len(w.pubs)) // one allocation a run
+	events := make([]*gatewayv1.BusEvent, 0, len(w.pubs))
+	for _, p := range w.pubs {
+		offset, repeat := ch.keyed(p, head+uint64(len(events))+1)
+		p.result = result{epoch: epoch, offset: offset, repeat: repeat, durability: None}
 		if !repeat {
 			p.event.Offset, p.event.TimeMS = offset, now
-			fresh = append(fresh, p.event)
+			b := &block[len(events)]
+			fillEvent(b, &p.event)
+			events = append(events, b)
 		}
 	}
-	events := busEvents(fresh)
 	if len(events) > 0 {
 		s.table.grewLocked(ch, events, s.bounds())
 		s.fan.publishedLocked(ch)
@@ -116,8 +118,8 @@ func (s *sequencer) commitOneVolatile(w *work) {
 	if len(events) > 0 {
 		s.fan.out(ch.name, epoch, base, events)
 	}
-	for i, p := range w.pubs {
-		s.finish(p, results[i])
+	for _, p := range w.pubs {
+		s.finish(p, p.result)
 	}
 }
 

@@ -22,14 +22,14 @@ import (
 // benchUnicastCmd measures events of which each has one receiver: what an event costs at
 // the router, the bus and the edge together. Each of them is a process of its own.
 type benchUnicastCmd struct {
-	Conns      int           `help:"Clients, each subscribed to a channel of its own." default:"10000"`
-	Batch      int           `help:"Events of a call of PublishBatch." default:"100"`
-	Callers    int           `help:"Backends; each publishes on channels of its own, one call after the other." default:"4"`
-	Ahead      int           `help:"Events that were acked and not delivered yet, at most." default:"1000"`
-	Durability []string      `help:"Durabilities, a phase each: none, async, committed (on SQLite)." enum:"none,async,committed" default:"none,committed"`
-	Time       time.Duration `help:"Of a phase." default:"5s"`
-	Rounds     int           `help:"Times that all is measured." default:"1"`
-	Binary     []string      `help:"Builds of spillway to measure in turns; default: this one." type:"path"`
+	Conns   int           `help:"Clients, each subscribed to a channel of its own." default:"10000"`
+	Batch   int           `help:"Events of a call of PublishBatch." default:"100"`
+	Callers int           `help:"Backends; each publishes on channels of its own, one call after the other." default:"4"`
+	Ahead   int           `help:"Events that were acked and not delivered yet, at most." default:"1000"`
+	History []string      `help:"Where history is kept, a phase each: memory (durability none), async, sqlite, postgres (both committed; its own CPU is not counted)." enum:"memory,async,sqlite,postgres" default:"memory,sqlite"`
+	Time    time.Duration `help:"Of a phase." default:"5s"`
+	Rounds  int           `help:"Times that all is measured." default:"1"`
+	Binary  []string      `help:"Builds of spillway to measure in turns; default: this one." type:"path"`
 }
 
 // Run prints a table in Markdown.
@@ -45,12 +45,12 @@ func (c *benchUnicastCmd) Run(e *env) error {
 		c.Binary = []string{self}
 	}
 	fmt.Printf("%d clients with a channel each, %d events of %d B a call, %d callers; us of CPU an event:\n\n", c.Conns, c.Batch, benchPayload, c.Callers)
-	fmt.Println("| build | durability | router + bus + edge | sum | events/s | p50 / p99, ms | load generator |\n|---|---|---|---|---|---|---|")
+	fmt.Println("| build | history | router + bus + edge | sum | events/s | p50 / p99, ms | load generator |\n|---|---|---|---|---|---|---|")
 	for range c.Rounds {
 		for i, binary := range c.Binary {
-			for _, durability := range c.Durability {
-				if err := c.one(e.ctx, i+1, binary, durability); err != nil {
-					return fmt.Errorf("%s: %w", durability, err)
+			for _, history := range c.History {
+				if err := c.one(e.ctx, i+1, binary, history); err != nil {
+					return fmt.Errorf("%s: %w", history, err)
 				}
 			}
 		}
@@ -68,10 +68,19 @@ type unicast struct {
 	acked atomic.Uint64
 }
 
-func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, durability string) (err error) {
+func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, history string) (err error) {
 	u := &unicast{cmd: c, seqs: make([]uint64, c.Conns)}
+	durability, store := "committed", cluster.SQLite
+	switch history {
+	case "memory":
+		durability = "none"
+	case "async":
+		durability = "async"
+	case "postgres":
+		store = cluster.Postgres
+	}
 	u.c, err = cluster.Start(ctx, cluster.Config{
-		Binary: []string{binary}, Edges: 1, SeparateInfra: true,
+		Binary: []string{binary}, Routers: 1, Store: store, Edges: 1, SeparateInfra: true,
 		Namespaces: fmt.Sprintf("{bench: {subscribe: everyone, history_size: 100, durability: %s}}", durability),
 		Edge: func(*cluster.Cluster, int) string {
 			return "auth: {anonymous: true}\nlimits: {max_conns: 19900, margin: 100}\nadmission: {fresh_per_second: 20000, fresh_burst: 20000, adaptive: false}\n"
@@ -92,7 +101,7 @@ func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, durability
 	if err := u.phase(ctx, time.Second); err != nil { // heads are loaded, buffers have grown
 		return err
 	}
-	if err := u.gen.Mark(ctx, durability); err != nil {
+	if err := u.gen.Mark(ctx, history); err != nil {
 		return err
 	}
 	pids := [3]int{router.PID(), u.c.Infra()[0].PID(), edge.PID()}
@@ -119,7 +128,7 @@ func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, durability
 	}
 	us := func(d time.Duration) float64 { return float64(d.Microseconds()) / events }
 	ms := func(q float64) float64 { return float64(report.Latency.Quantile(q).Microseconds()) / 1000 }
-	fmt.Printf("| %d | %s | %.1f + %.1f + %.1f | %.1f | %.0f | %.1f / %.1f | %.1f |\n", build, durability, us(spent[0]), us(spent[1]), us(spent[2]),
+	fmt.Printf("| %d | %s | %.1f + %.1f + %.1f | %.1f | %.0f | %.1f / %.1f | %.1f |\n", build, history, us(spent[0]), us(spent[1]), us(spent[2]),
 		us(spent[0]+spent[1]+spent[2]), events/took.Seconds(), ms(0.5), ms(0.99), us(report.CPU))
 	return nil
 }

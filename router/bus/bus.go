@@ -28,7 +28,7 @@ import (
 	"github.com/spillway-io/spillway/router"
 )
 
-// Conn is what is used of a *nats.Conn.
+// Conn is what is used of a *nats.Conn. Publish keeps nothing of data.
 type Conn interface {
 	Publish(subject string, data []byte) error
 	MaxPayload() int64
@@ -61,6 +61,13 @@ func (c Config) Validate() error {
 // minPayload is taken for a limit that the connection does not know yet.
 const minPayload = 1 << 20
 
+// chunkBytes is how much is encoded into one piece of memory, and spareMessages how
+// many messages a queue keeps room for: what a rush needed beyond is let go.
+const (
+	chunkBytes    = 256 << 10
+	spareMessages = 4096
+)
+
 // overhead is kept free in a message for the envelope around its events.
 const overhead = 1024
 
@@ -75,8 +82,13 @@ type Bus struct {
 
 	losses // atomic
 
+	// owned by Run: what the last batch leaves for the next but one
+	spare      []message
+	spareChunk []byte
+
 	mu    sync.Mutex // guards below
 	queue []message
+	chunk []byte // the newest of queue are encoded in it
 	bytes int
 }
 
@@ -117,12 +129,13 @@ func (b *Bus) Publish(e *gatewayv1.Envelope) {
 		limit = minPayload
 	}
 	subject := wire.Subject(b.cfg.Prefix, e.Channel)
-	if proto.Size(e) <= limit {
-		b.put(subject, e)
+	size := proto.Size(e)
+	if size <= limit {
+		b.put(subject, e, size)
 		return
 	}
 	for _, part := range split(e, limit-overhead) {
-		b.put(subject, part)
+		b.put(subject, part, proto.Size(part))
 	}
 	b.metrics.splits.Inc()
 }
@@ -154,28 +167,44 @@ func split(e *gatewayv1.Envelope, limit int) []*gatewayv1.Envelope {
 	return parts
 }
 
-func (b *Bus) put(subject string, e *gatewayv1.Envelope) {
-	data, err := proto.Marshal(e)
-	if err != nil {
-		b.metrics.drops.invalid.Inc()
-		return
-	}
+// put encodes e, whose size was just taken, behind what waits.
+func (b *Bus) put(subject string, e *gatewayv1.Envelope, size int) {
 	b.mu.Lock()
-	full := b.bytes+len(data) > b.cfg.QueueBytes
+	full := b.bytes+size > b.cfg.QueueBytes
+	var err error
 	if !full {
-		b.queue = append(b.queue, message{subject: subject, data: data})
-		b.bytes += len(data)
+		err = b.appendLocked(subject, e, size)
 	}
 	b.mu.Unlock()
-	if full {
+	switch {
+	case full:
 		b.dropped.Add(1)
 		b.metrics.drops.queue.Inc()
+		return
+	case err != nil:
+		b.metrics.drops.invalid.Inc()
 		return
 	}
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (b *Bus) appendLocked(subject string, e *gatewayv1.Envelope, size int) error {
+	if cap(b.chunk)-len(b.chunk) < size {
+		b.chunk = make([]byte, 0, max(chunkBytes, size)) // the other lives on in its messages
+	}
+	from := len(b.chunk)
+	chunk, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.chunk, e)
+	if err != nil {
+		return err
+	}
+	b.chunk = chunk
+	data := chunk[from:len(chunk):len(chunk)]
+	b.queue = append(b.queue, message{subject: subject, data: data})
+	b.bytes += len(data)
+	return nil
 }
 
 // Run hands the queue to the connection until ctx ends, then flushes what is left
@@ -199,10 +228,11 @@ func (b *Bus) Run(ctx context.Context) error {
 func (b *Bus) drain() {
 	for {
 		b.mu.Lock()
-		batch := b.queue
-		b.queue = nil
+		batch, chunk := b.queue, b.chunk
+		b.queue, b.chunk = b.spare, b.spareChunk
 		b.mu.Unlock()
 		if len(batch) == 0 {
+			b.spare, b.spareChunk = batch, chunk
 			return
 		}
 		size := 0
@@ -213,6 +243,19 @@ func (b *Bus) drain() {
 		b.mu.Lock()
 		b.bytes -= size
 		b.mu.Unlock()
+		b.keep(batch, chunk)
+	}
+}
+
+// keep leaves the memory of a batch that was sent: the connection has copied it.
+func (b *Bus) keep(batch []message, chunk []byte) {
+	clear(batch)
+	b.spare, b.spareChunk = batch[:0], chunk[:0]
+	if cap(batch) > spareMessages {
+		b.spare = nil
+	}
+	if cap(chunk) > chunkBytes {
+		b.spareChunk = nil
 	}
 }
 
