@@ -76,7 +76,8 @@ func headQueries(batch []*work) (queries []history.HeadQuery, asked []*work) {
 				q.Keys = append(q.Keys, k)
 			}
 		}
-		if w.must || len(q.Keys) > 0 {
+		w.keyed = len(q.Keys) > 0
+		if w.must || w.keyed {
 			queries, asked = append(queries, q), append(asked, w)
 		}
 	}
@@ -103,6 +104,8 @@ func (s *sequencer) load(w *work, h *history.Head, t trust) {
 	if ch.known {
 		w.epoch, w.head = ch.epoch, ch.head
 	}
+	// A read that saw more came between: keys were not looked up there.
+	w.lost = w.keyed && (w.epoch != h.Epoch || w.head != h.Offset)
 }
 
 // loadedLocked takes the position that a read found. version is the channel's

@@ -166,6 +166,7 @@ type work struct {
 	version uint64 // of the channel when it was taken
 	lost    bool   // the belief was wrong: what is left is queued again
 	must    bool   // the head must be read: unknown, or there are suspects
+	keyed   bool   // keys must be looked up, with the head that they are numbered behind
 }
 
 // take forms the next batch: all ready channels in order, up to the bounds.
@@ -241,6 +242,9 @@ func (s *sequencer) done(w *work) {
 			p.stage.Store(queued)
 		}
 		ch.pending = append(w.back, ch.pending...)
+	}
+	if len(ch.pending) == 0 {
+		ch.suspects = nil // nobody waits for what became of them
 	}
 	ch.inflight = false
 	push := ch.readyLocked()
