@@ -96,13 +96,26 @@ func (o *ownership) run(ctx context.Context) error {
 // long enough to have lost its lease without having heard of it.
 func (o *ownership) tick() {
 	now := int64(time.Since(o.start))
-	if time.Duration(now-o.beat.Swap(now)) > o.pauseLimit {
-		o.pauses.Add(1)
+	if time.Duration(now-o.beat.Load()) > o.pauseLimit {
+		o.pauses.Add(1) // before the beat: who sees that sees the break as well
 	}
+	o.beat.Store(now)
 }
 
-// breaks counts what ends all trust: lost leases and pauses.
-func (o *ownership) breaks() uint64 { return o.members.LeaseLosses() + o.pauses.Load() }
+// breaks counts what ends all trust: lost leases and pauses, also one that tick has yet
+// to count.
+func (o *ownership) breaks() uint64 {
+	for {
+		counted := o.pauses.Load()
+		paused := uint64(0)
+		if o.paused() {
+			paused = 1
+		}
+		if o.pauses.Load() == counted { // else tick came between
+			return o.members.LeaseLosses() + counted + paused
+		}
+	}
+}
 
 // paused says that the ticker is late: it may be a pause that tick has not seen.
 func (o *ownership) paused() bool {
@@ -203,7 +216,7 @@ func (o *ownership) seq() uint64 {
 // the last hand that brought the channel with the truth, 0: none did.
 func (o *ownership) trusted(name string, t trust, settled uint64) bool {
 	views := o.current()
-	return t.seq != 0 && t.breaks == o.breaks() && !o.paused() && o.unbroken(name, t, settled) &&
+	return t.seq != 0 && t.breaks == o.breaks() && o.unbroken(name, t, settled) &&
 		!o.fresh(views, len(views)-1, name, settled)
 }
 
@@ -215,7 +228,7 @@ func (o *ownership) settled(name string, t trust, settled uint64) bool {
 	for last > 0 && !o.mine(views[last].snapshot, name) && views[last].revision() >= settled {
 		last--
 	}
-	return t.seq != 0 && t.breaks == o.breaks() && !o.paused() && t.seq >= views[0].seq &&
+	return t.seq != 0 && t.breaks == o.breaks() && t.seq >= views[0].seq &&
 		o.reign(views, last, name, t, settled) && !o.fresh(views, last, name, settled)
 }
 
