@@ -1,11 +1,13 @@
 package router
 
 import (
+	"maps"
 	"testing"
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/router/history"
 )
 
 // An edge that shows a higher epoch makes the owner begin another: what waits for its
@@ -67,4 +69,27 @@ func TestAsyncLaterFlushAcksNothingOfOneThatFailed(t *testing.T) {
 		t.Errorf("repeated: %v", again)
 	}
 	eventually(t, "nothing is counted as waiting", func() bool { return n.sequencer.events.Load() == 0 })
+}
+
+// The key of an event that the store lost is forgotten whole: it is not handed on as
+// that of no event.
+func TestAsyncKeyOfALostEventIsForgotten(t *testing.T) {
+	onBackups(t, func(t *testing.T, b *backup) {
+		n := start(t, b.store, quick)
+		n.publish1("later:a", `1`, "kept")
+		n.eventuallyStored("later:a", "1")
+		b.save()
+		n.publish1("later:a", `2`, "lost")
+		n.eventuallyStored("later:a", "1 2")
+		b.restore()
+		n.publish1("later:a", `3`, "new")
+		n.eventuallyStored("later:a", "1 3")
+		shard := n.table.lock("later:a")
+		handed := keysOf(n.hand.packLocked(shard.channels["later:a"], 1).keys)
+		shard.mu.Unlock()
+		want := map[history.Key]uint64{{Scope: "b", Key: "kept"}: 1, {Scope: "b", Key: "new"}: 2}
+		if !maps.Equal(handed.offsets, want) {
+			t.Errorf("handed %v, want %v", handed.offsets, want)
+		}
+	})
 }

@@ -129,14 +129,19 @@ func (ch *channel) rekeyLocked(written, kept, head, shift uint64) {
 	if ch.keys == nil {
 		return
 	}
-	for key, offset := range ch.keys.offsets {
+	left := ch.keys.order[:0]
+	for _, key := range ch.keys.order {
+		offset := ch.keys.offsets[key]
 		switch {
 		case offset > kept:
 			ch.keys.offsets[key] = offset + shift
 		case offset > min(written, head):
 			delete(ch.keys.offsets, key)
+			continue
 		}
+		left = append(left, key)
 	}
+	ch.keys.order = left
 }
 
 // deposed gives up what another owner's epoch has left no place for: it is counted,
