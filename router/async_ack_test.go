@@ -48,7 +48,7 @@ func TestAsyncAcksGoAlongIntoANewEpoch(t *testing.T) {
 
 // A flush that failed acks nothing later: the bus may have lost what it was for.
 func TestAsyncLaterFlushAcksNothingOfOneThatFailed(t *testing.T) {
-	n := start(t, nil, func(c *Config) { quick(c); c.PublishDeadline = 700 * time.Millisecond })
+	n := start(t, nil, func(c *Config) { quick(c); c.PublishDeadline = 1500 * time.Millisecond })
 	n.publish1("later:a", `1`, "")
 	n.eventuallyStored("later:a", "1")
 	n.bus.away(true)

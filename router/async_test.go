@@ -75,7 +75,7 @@ func TestAsyncIsAckedByTheBusAndWrittenLater(t *testing.T) {
 
 // Without the bus the store acks, and says so; without both nobody does.
 func TestAsyncIsAckedByTheStoreWhileTheBusIsAway(t *testing.T) {
-	n := start(t, nil, func(c *Config) { quick(c); c.PublishDeadline = 700 * time.Millisecond })
+	n := start(t, nil, func(c *Config) { quick(c); c.PublishDeadline = 1500 * time.Millisecond })
 	n.bus.away(true)
 	if placed := n.publish1("later:a", `1`, ""); placed.Durability != routerv1.Durability_DURABILITY_COMMITTED {
 		t.Errorf("placed %v", placed)
@@ -85,10 +85,10 @@ func TestAsyncIsAckedByTheStoreWhileTheBusIsAway(t *testing.T) {
 		t.Errorf("without bus and store: %v", err)
 	}
 	n.store.away(false)
+	n.eventuallyStored("later:a", "1 2")
 	if again := n.publish1("later:a", `2`, "k"); !again.Repeat || again.Offset != 2 || again.Durability != routerv1.Durability_DURABILITY_COMMITTED {
 		t.Errorf("repeated when the store is back: %v", again)
 	}
-	n.eventuallyStored("later:a", "1 2")
 }
 
 // The store is away: asynchronous channels go on, known ones in their epoch, and
