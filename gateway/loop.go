@@ -115,10 +115,14 @@ func (l *loop) timeout() time.Duration {
 }
 
 func (l *loop) drainInbox() {
+	// First what was shed: whatever was posted before it, the verdict that makes a
+	// subscription live among it, is in the inbox by now. The other way round a verdict
+	// posted meanwhile would come after the mark, and nothing would show the hole.
+	shed := l.shed.take()
 	for _, m := range l.inbox.take() {
 		m.apply(l)
 	}
-	for name := range l.shed.take() {
+	for name := range shed {
 		l.edge.metrics.shed.Inc()
 		if ch := l.channels[name]; ch != nil {
 			for _, s := range ch.subs {
