@@ -294,7 +294,7 @@ func (c *conn) remove(s *subscription) {
 	s.caughtUp()
 	switch s.state {
 	case subPulling:
-		c.pulling = false
+		c.pulling = c.pulling && s.parked
 	case subBehind:
 		c.behind--
 	}

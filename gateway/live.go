@@ -142,17 +142,40 @@ func (m *piece) apply(l *loop) {
 		return
 	}
 	s := c.subscription(m.Channel)
-	if s == nil || s.id != m.Sub || m.Status == feed.Pending {
-		return // unsubscribed meanwhile; or the table goes on asking, and answerLate tells
-	}
-	switch s.state {
-	case subWaiting:
+	switch {
+	case s == nil || s.id != m.Sub: // unsubscribed meanwhile
+	case m.Status == feed.Pending: // the table goes on asking, and answerLate tells
+		s.park()
+	case s.state == subWaiting:
 		s.verdict(&m.Piece)
-	case subPulling:
-		c.pulling = false
-		s.more(&m.Piece)
+	case s.state == subPulling:
+		s.pulled(&m.Piece)
 		c.catchUp()
 	}
+}
+
+// park lets the conn's others be served while nobody can say what s has missed.
+func (s *subscription) park() {
+	if s.state == subPulling && !s.parked {
+		s.parked, s.c.pulling = true, false
+		s.c.catchUp()
+	}
+}
+
+// pulled takes what the table had for s. What was parked has lost its turn: if there is
+// no room now, it asks again when it has one.
+func (s *subscription) pulled(p *feed.Piece) {
+	if !s.parked {
+		s.c.pulling = false
+		s.more(p)
+		return
+	}
+	s.parked = false
+	if s.c.pulling || s.c.out.Len() > 0 {
+		s.set(subBehind)
+		return
+	}
+	s.more(p)
 }
 
 // verdict settles where a new subscription stands.

@@ -45,6 +45,7 @@ type subscription struct {
 	history  bool // holes can be filled
 	asked    bool // the client gave a position: a loss makes it reload
 	catching bool // of the connect frame, and without its backfill
+	parked   bool // pulling, but the router cannot answer now: the conn's others go on
 }
 
 // set keeps the conn's count of laggards.

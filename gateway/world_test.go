@@ -44,7 +44,8 @@ type world struct {
 	channels map[string][]*gatewayv1.BusEvent
 	epoch    uint64
 	away     bool
-	lossy    bool // the bus delivers nothing
+	stuck    string // a channel whose history cannot be read, but for its beginning
+	lossy    bool   // the bus delivers nothing
 	first    map[string]uint64
 	interest map[string]int
 	queues   []chan []byte
@@ -160,7 +161,7 @@ func (w *world) Ask(q *gatewayv1.Ask, to feed.Answerer) {
 	defer w.mu.Unlock()
 	a := &gatewayv1.Answer{Id: q.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: w.epoch, HasHistory: true}
 	switch {
-	case w.away:
+	case w.away || q.Channel == w.stuck && q.Offset > 0:
 		a = &gatewayv1.Answer{Id: q.Id, Status: gatewayv1.Status_STATUS_UNAVAILABLE, RetryAfterMs: 50}
 	case wire.Namespace(q.Channel) == "none":
 		a = &gatewayv1.Answer{Id: q.Id, Status: gatewayv1.Status_STATUS_NOT_FOUND, Message: "unknown namespace"}

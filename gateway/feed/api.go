@@ -63,7 +63,7 @@ type Status uint8
 
 // The statuses of a Piece.
 const (
-	// Pending is told once for a First pull, when the router cannot answer now; the
+	// Pending is told once for a pull, when the router cannot answer now; the
 	// table goes on asking by itself and another Piece follows.
 	Pending Status = iota
 	OK

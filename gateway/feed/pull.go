@@ -29,7 +29,6 @@ type waiter struct {
 	sink      int
 	conn, sub uint64
 	maxBytes  int
-	first     bool
 	told      bool // Pending
 }
 
@@ -39,7 +38,7 @@ func (f *feed) pull(s *step, p *Pull) {
 	if w := f.work; w != nil {
 		w.lingerAt = time.Time{}
 	}
-	wt := waiter{sink: p.Sink, conn: p.Conn, sub: p.Sub, maxBytes: p.MaxBytes, first: p.First}
+	wt := waiter{sink: p.Sink, conn: p.Conn, sub: p.Sub, maxBytes: p.MaxBytes}
 	if !p.First && p.HasPosition && f.known && p.Epoch == f.epoch && p.Offset == f.delivered {
 		f.tell(s, wt, &Piece{Status: OK, Epoch: f.epoch, Head: f.delivered, Recovered: true, From: p.Offset, Live: true, HasHistory: f.history})
 		return
@@ -204,7 +203,7 @@ func (f *feed) restGroup(s *step, g *group, afterMS uint32) {
 }
 
 func (f *feed) tellPending(s *step, wt *waiter) {
-	if wt.first && !wt.told {
+	if !wt.told {
 		wt.told = true
 		f.tell(s, *wt, &Piece{Status: Pending})
 	}
