@@ -50,13 +50,24 @@ type writeBehind struct {
 	list   lane         // channels with something to write
 	queued atomic.Int64 // channels in list or being written
 	bytes  atomic.Int64 // unwritten, that is not let go
-	away   atomic.Int64 // the store failed: nobody but the writer tries before this time (Unix ns)
+	away   atomic.Int64 // the store failed: nobody but the writer tries before this time (Unix ns); 0: it answers
+	failed atomic.Int64 // times in a row
 	acker  acker
 }
 
 func (w *writeBehind) storeAway() bool { return time.Now().UnixNano() < w.away.Load() }
 
-func (w *writeBehind) storeFailed() { w.away.Store(time.Now().Add(time.Second).UnixNano()) }
+// storeFailed has the store left alone for 1 s, then 2 and 4: each try on a store that
+// hangs holds up the lane for asyncLoad.
+func (w *writeBehind) storeFailed() {
+	wait := time.Second << min(w.failed.Add(1)-1, 2)
+	w.away.Store(time.Now().Add(wait).UnixNano())
+}
+
+func (w *writeBehind) storeAnswered() {
+	w.failed.Store(0)
+	w.away.Store(0)
+}
 
 // unwrittenLocked is how many events the store does not have.
 func (ch *channel) unwrittenLocked() uint64 {
@@ -101,6 +112,7 @@ func (s *sequencer) asyncRows(ctx context.Context, batch []*work) []*history.Hea
 		s.behind.storeFailed()
 		return rows
 	}
+	s.behind.storeAnswered()
 	for n, i := range which {
 		rows[i] = &heads[n]
 	}

@@ -1,7 +1,10 @@
 package router
 
 import (
+	"context"
+	"errors"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,4 +95,65 @@ func TestAsyncKeyOfALostEventIsForgotten(t *testing.T) {
 			t.Errorf("handed %v, want %v", handed.offsets, want)
 		}
 	})
+}
+
+// A store that hangs is asked less and less, and at once again when it answers.
+func TestAsyncLeavesAStoreThatHangsAlone(t *testing.T) {
+	var w writeBehind
+	waits := func() time.Duration { return time.Until(time.Unix(0, w.away.Load())) }
+	var last time.Duration
+	for range 3 {
+		w.storeFailed()
+		if now := waits(); now <= last {
+			t.Errorf("left alone for %v, before for %v", now, last)
+		} else {
+			last = now
+		}
+	}
+	for range 70 {
+		w.storeFailed()
+	}
+	if now := waits(); now <= 0 || now > 4*time.Second {
+		t.Errorf("left alone for %v after many failures", now)
+	}
+	if w.storeAnswered(); w.storeAway() {
+		t.Error("away after an answer")
+	}
+	if w.storeFailed(); waits() > time.Second {
+		t.Errorf("left alone for %v after the first failure", waits())
+	}
+}
+
+// A call that hangs until it is cut off takes no time from the writer.
+func TestAsyncIsWrittenThoughACallHangsAtTheEnd(t *testing.T) {
+	n := start(t, nil, func(c *Config) {
+		c.StopTimeout, c.DrainDelay, c.StoreTimeout, c.PublishDeadline = 4*time.Second, 0, 30*time.Second, 30*time.Second
+	})
+	cut, end := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	n.store.onAppend(func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error) {
+		if strings.HasPrefix(runs[0].Channel, "chat:") {
+			<-end
+			return nil, context.Canceled
+		}
+		select {
+		case <-cut:
+			return next()
+		default:
+			return nil, errors.New("the store is away")
+		}
+	})
+	n.publish1("later:a", `1`, "")
+	hung := make(chan error, 1)
+	go func() { // ends when it is cut off; waited for below
+		_, err := n.publishErr("chat:a", `1`, "")
+		hung <- err
+	}()
+	eventually(t, "the commit hangs", func() bool { appends, _, _ := n.store.counts(); return appends >= 2 })
+	n.stop()
+	if err := <-hung; err == nil {
+		t.Error("the call that hangs was answered")
+	}
+	close(cut)
+	n.eventuallyStored("later:a", "1")
 }

@@ -42,7 +42,7 @@ func (s *sequencer) runWrites(ctx context.Context) error {
 		}
 		if err == nil {
 			failures = 0
-			s.behind.away.Store(0)
+			s.behind.storeAnswered()
 			continue
 		}
 		s.behind.storeFailed()

@@ -271,6 +271,7 @@ type node struct {
 	pub     routerv1.PublisherServiceClient
 	hist    routerv1.HistoryServiceClient
 	edge    gatewayv1.EdgeServiceClient
+	stop    context.CancelFunc
 }
 
 func testConfig(id string) Config {
@@ -317,6 +318,7 @@ func startWith(t testing.TB, store history.Store, change func(*Config), with fun
 	}
 	n.Router = r
 	ctx, cancel := context.WithCancel(context.Background())
+	n.stop = cancel
 	if err := r.Listen(ctx); err != nil {
 		t.Fatal(err)
 	}

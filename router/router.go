@@ -275,7 +275,10 @@ func (r *Router) drain(ctx context.Context) {
 	}
 	r.streams.Wait()
 	r.calls.Wait()
-	if n := r.sequencer.written(fresh); n > 0 {
+	// A time of its own: a call that was cut off has used up the one above.
+	last, done := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.StopTimeout)
+	defer done()
+	if n := r.sequencer.written(last); n > 0 {
 		r.log.Warn("channels have events that could not be written in time", "channels", n)
 	}
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
