@@ -18,6 +18,9 @@ const (
 	// step in which it comes back with each beat; easeEvery is how often it falls.
 	leastEase = 0.05
 	easeEvery = 500 * time.Millisecond
+	// longestAgain bounds what one router may put off: the others' channels wait in
+	// the same queue, and a loss has to be found within 30 s (I3).
+	longestAgain = 10 * time.Second
 )
 
 // heads paces the checks of heads of a shard's channels; a silent loss of the
@@ -71,9 +74,9 @@ func newHeads(cfg *Config, shards int) heads {
 func (h *heads) fresh(f *feed, now time.Time) { h.young = append(h.young, later{f, now}) }
 
 // again is called for a check that had no answer, to be repeated after a second or
-// when the router said. The queue stays in order: nobody goes before who came before.
+// when the router said, within bounds. The queue stays in order: nobody goes before who came before.
 func (h *heads) again(f *feed, now time.Time, after time.Duration) {
-	at := now.Add(max(after, time.Second))
+	at := now.Add(min(max(after, time.Second), longestAgain))
 	if n := len(h.failed); n > 0 && at.Before(h.failed[n-1].at) {
 		at = h.failed[n-1].at
 	}
