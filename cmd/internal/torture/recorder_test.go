@@ -43,6 +43,7 @@ func (r *recorder) trimmed(t ledger.Trim) {
 func (r *recorder) final(page ledger.Read) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.notes.Finals = slices.DeleteFunc(r.notes.Finals, func(p ledger.Read) bool { return p.Channel == page.Channel })
 	r.notes.Finals = append(r.notes.Finals, page)
 }
 

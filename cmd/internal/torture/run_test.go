@@ -3,6 +3,7 @@ package torture
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -88,8 +89,23 @@ func (tr *trial) last() {
 	}
 }
 
-// await reads the end of every channel, and gives subscribers time to reach it.
+// await reads the end of every channel until it stays, since what a publisher has given
+// up may be stored seconds later, and gives subscribers time to reach it.
 func (tr *trial) await() {
+	begun := tr.rec.now()
+	ends, before := tr.ends(), map[string]ledger.Position(nil)
+	for tr.rec.now()-begun < tr.plan.catchUp && (tr.behind(ends) > 0 || !maps.Equal(ends, before)) {
+		tr.rest(time.Second)
+		ends, before = tr.ends(), ends
+	}
+	tr.note("subscribers had %v to catch up, %d have not", (tr.rec.now() - begun).Round(time.Millisecond), tr.behind(ends))
+	for _, s := range tr.rec.subscriptions() {
+		s.settle()
+	}
+}
+
+// ends reads all of every channel; what is read last counts.
+func (tr *trial) ends() map[string]ledger.Position {
 	ctx, cancel := context.WithTimeout(context.Background(), finalTime)
 	defer cancel()
 	ends := make(map[string]ledger.Position)
@@ -102,14 +118,7 @@ func (tr *trial) await() {
 		tr.rec.final(page)
 		ends[channel] = ledger.Position{Epoch: page.Epoch, Offset: page.Head}
 	}
-	begun := tr.rec.now()
-	for tr.rec.now()-begun < tr.plan.catchUp && tr.behind(ends) > 0 {
-		tr.rest(50 * time.Millisecond)
-	}
-	tr.note("subscribers had %v to catch up, %d have not", (tr.rec.now() - begun).Round(time.Millisecond), tr.behind(ends))
-	for _, s := range tr.rec.subscriptions() {
-		s.settle()
-	}
+	return ends
 }
 
 func (tr *trial) behind(ends map[string]ledger.Position) (n int) {
