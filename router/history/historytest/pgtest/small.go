@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,8 @@ const smallTimeout = 60 * time.Second
 // and makeRoom to make that more. The server must be the test's own (Start): it is
 // killed before its disk goes.
 //
-// A disk of a size needs root: the test is skipped without it, unless CI=true.
+// A disk of a size needs the right to mount one, which no package brings: the test
+// is skipped without it.
 func (s *Server) NewSmallDatabase(t testing.TB) (dsn string, makeRoom func()) {
 	t.Helper()
 	disk, err := os.MkdirTemp("", "spillway-small-")
@@ -31,7 +33,7 @@ func (s *Server) NewSmallDatabase(t testing.TB) (dsn string, makeRoom func()) {
 		}
 	})
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "mode=0755,size=16m"); err != nil {
-		if os.Getenv("CI") == "true" {
+		if !errors.Is(err, syscall.EPERM) {
 			t.Fatalf("mount a small disk: %v", err)
 		}
 		t.Skipf("no small disk without the right to mount one: %v", err)
