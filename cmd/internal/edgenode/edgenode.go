@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
@@ -42,6 +43,8 @@ type Node struct {
 	reload  *reloader
 	group   *run.Group
 	undo    []func() // gives back what New took, last first
+
+	minted atomic.Bool // there was a key for tickets once
 }
 
 // New builds leaf to root. A port that is taken and a key file that is wrong are
@@ -124,7 +127,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.undo = append(n.undo, n.edge.Close)
 	n.ops, err = run.ListenOps(ctx, run.OpsConfig{
 		Addr: cfg.OpsListen, What: "ops listener of " + cfg.ID, Key: "ops_listen",
-		Ready: n.edge.Ready, Registry: registry, Pprof: cfg.Pprof,
+		Ready: n.Ready, Registry: registry, Pprof: cfg.Pprof,
 	})
 	if err != nil {
 		return nil, err
@@ -157,8 +160,16 @@ func (n *Node) Addr() string { return n.edge.Addr() }
 // OpsAddr is where the ops listener is.
 func (n *Node) OpsAddr() string { return n.ops.Addr() }
 
-// Ready says that the edge has joined and is not leaving.
-func (n *Node) Ready() bool { return n.edge.Ready() }
+// Ready says that the edge has joined and is not leaving. An edge without a key for
+// tickets has not quite joined: who comes in the first moments of a cluster would get
+// none until the next ping, and be a stranger if the connection breaks before.
+func (n *Node) Ready() bool {
+	if !n.minted.Load() {
+		_, _, ok := n.control.Mint(time.Now())
+		n.minted.Store(ok)
+	}
+	return n.edge.Ready() && n.minted.Load()
+}
 
 // StopWithin changes what a stop may take that begins from now on, also one that hurries
 // a drain which is under way. From any goroutine.

@@ -21,6 +21,18 @@ func token(t *testing.T, sub string) string {
 	return text
 }
 
+// From the moment that an edge of a new cluster is ready every client gets a ticket:
+// ten of 300 that came in its first moments had none, and came back as strangers.
+func TestAReadyEdgeGivesTickets(t *testing.T) {
+	p := newPair(t)
+	for _, n := range []*Node{p.one, p.two} {
+		eventually(t, "the edge is ready", n.Ready)
+		if _, _, ok := n.control.Mint(time.Now()); !ok {
+			t.Error("ready without a key for tickets")
+		}
+	}
+}
+
 // Both conns of a session deliver while it moves; the new one brings what its
 // position lacks, and no token is needed.
 func TestASessionMovesBetweenEdgesByTicket(t *testing.T) {
