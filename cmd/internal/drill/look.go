@@ -58,30 +58,31 @@ func sample(text, name, labels string) (total float64) {
 	return total
 }
 
-// reading is how often the store was read until a moment: heads and events.
+// reading is how often the store was read until a moment.
 type reading struct {
 	at    time.Time
-	calls float64
+	reads float64 // heads and events for those who come back
+	calls float64 // the same, and look-ups for publishes
 }
 
 func (w *world) reading() reading {
 	r := reading{at: time.Now()}
 	if w.c != nil {
-		r.calls = w.metric(w.c.Routers(), "spillway_router_store_calls_total", `call="read"`) +
-			w.metric(w.c.Routers(), "spillway_router_store_calls_total", `call="heads"`)
+		r.reads = w.metric(w.c.Routers(), "spillway_router_store_calls_total", `call="read"`)
+		r.calls = r.reads + w.metric(w.c.Routers(), "spillway_router_store_calls_total", `call="heads"`)
 	}
 	return r
 }
 
-// storeReads are those of the incident: publishing reads too (keys that were used),
-// which the quiet time before tells how often.
+// storeReads are those of the incident. Publishes look their keys up by calls of their
+// own ("heads"), which do not count: nobody who comes back causes them.
 func (w *world) storeReads() float64 {
 	now, quiet := w.reading(), w.reads0.at.Sub(w.quiet.at).Seconds()
 	usual := 0.0
 	if quiet > 0 {
-		usual = (w.reads0.calls - w.quiet.calls) / quiet
+		usual = (w.reads0.reads - w.quiet.reads) / quiet
 	}
-	return max(0, now.calls-w.reads0.calls-usual*now.at.Sub(w.reads0.at).Seconds())
+	return max(0, now.reads-w.reads0.reads-usual*now.at.Sub(w.reads0.at).Seconds())
 }
 
 // incident begins: from here everything counts.

@@ -89,11 +89,10 @@ func (w *world) promiseSettled() {
 
 // promiseReads: the store is not read once for each client that comes back (I10), but
 // in batches of cold channels: twice head and events of each for each edge at most, and
-// not for one client in five, however many channels there are. Below a thousand time
-// says more than clients do: routers younger than a minute read heads again.
+// not for one client in five, however many channels there are.
 func (w *world) promiseReads() {
 	f := &w.report.Figures
-	limit := max(min(4*float64(len(w.pub.channels)*w.o.Edges), float64(f.Displaced)/5), 1000)
+	limit := min(4*float64(len(w.pub.channels)*w.o.Edges), max(float64(f.Displaced)/5, 500))
 	w.promise(f.StoreReads <= limit, fmt.Sprintf("the store is read in batches, if at all (I10): at most %.0f times", limit),
 		"%.0f reads for %d displaced clients", f.StoreReads, f.Displaced)
 }
