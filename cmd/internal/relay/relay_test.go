@@ -131,8 +131,8 @@ func TestADeadBackendIsPassedOver(t *testing.T) {
 }
 
 func TestACutIsHeardOnlyIfItIsNotSilent(t *testing.T) {
-	p := start(t, Backend{Addr: backend(t, "a")})
 	for _, silent := range []bool{false, true} {
+		p := start(t, Backend{Addr: backend(t, "a")}) // its own: it hears of closed ones late
 		c, _ := open(t, p)
 		if n, err := p.Cut(silent); n != 1 || err != nil {
 			t.Fatalf("%d cut, %v", n, err)
