@@ -20,9 +20,6 @@ type nodesCmd struct {
 	Watch bool `help:"Once a second, until interrupted."`
 }
 
-// watchEvery is the time between two listings of --watch.
-const watchEvery = time.Second
-
 // Run lists the members as one router sees them.
 func (c *nodesCmd) Run(e *env) error {
 	conn, err := c.dial()
@@ -31,33 +28,9 @@ func (c *nodesCmd) Run(e *env) error {
 	}
 	defer conn.Close()
 	client := routerv1.NewAdminServiceClient(conn)
-	ticker := time.NewTicker(watchEvery)
-	defer ticker.Stop()
-	for {
-		ctx, cancel := context.WithTimeout(e.ctx, callTime)
-		answer, err := client.ListNodes(ctx, &routerv1.ListNodesRequest{})
-		cancel()
-		switch {
-		case e.ctx.Err() != nil:
-			return nil
-		case err != nil && !c.Watch:
-			return c.plain(err)
-		case err != nil: // the router may come back
-			_, _ = fmt.Fprintf(os.Stderr, "spillway: %s\n", run.OneLine(c.plain(err)))
-		default:
-			if err := c.print(os.Stdout, answer.Nodes); err != nil {
-				return err
-			}
-		}
-		if !c.Watch {
-			return nil
-		}
-		select {
-		case <-e.ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	return watch(e.ctx, &c.remote, c.Watch, func(ctx context.Context) (*routerv1.ListNodesResponse, error) {
+		return client.ListNodes(ctx, &routerv1.ListNodesRequest{})
+	}, func(answer *routerv1.ListNodesResponse) error { return c.print(os.Stdout, answer.Nodes) })
 }
 
 // nodeLine is one node in --json.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -45,6 +46,41 @@ func (r *remote) plain(err error) error {
 		}
 	}
 	return fmt.Errorf("%s: %s", st.Code(), st.Message())
+}
+
+// watchEvery is the time between two listings of --watch.
+const watchEvery = time.Second
+
+// watch asks and shows, once or, if on, each second until ctx ends; then a router that
+// is away may come back.
+func watch[T any](ctx context.Context, r *remote, on bool, ask func(context.Context) (T, error), show func(T) error) error {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		call, cancel := context.WithTimeout(ctx, callTime)
+		answer, err := ask(call)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !on:
+			return r.plain(err)
+		case err != nil:
+			_, _ = fmt.Fprintf(os.Stderr, "spillway: %s\n", run.OneLine(r.plain(err)))
+		default:
+			if err := show(answer); err != nil {
+				return err
+			}
+		}
+		if !on {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
 }
 
 // position reads EPOCH:OFFSET.

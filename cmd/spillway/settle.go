@@ -35,33 +35,8 @@ func (c *settleCmd) Run(e *env) error {
 	}
 	defer conn.Close()
 	admin := routerv1.NewAdminServiceClient(conn)
-	ticker := time.NewTicker(watchEvery)
-	defer ticker.Stop()
-	for {
-		ctx, cancel := context.WithTimeout(e.ctx, callTime)
-		report, err := c.ask(ctx, admin)
-		cancel()
-		switch {
-		case e.ctx.Err() != nil:
-			return nil
-		case err != nil && !c.Watch:
-			return c.plain(err)
-		case err != nil: // the router may come back
-			_, _ = fmt.Fprintf(os.Stderr, "spillway: %s\n", run.OneLine(c.plain(err)))
-		default:
-			if err := c.print(os.Stdout, report, run.Terminal(os.Stdout)); err != nil {
-				return err
-			}
-		}
-		if !c.Watch {
-			return nil
-		}
-		select {
-		case <-e.ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	return watch(e.ctx, &c.remote, c.Watch, func(ctx context.Context) (*settleReport, error) { return c.ask(ctx, admin) },
+		func(report *settleReport) error { return c.print(os.Stdout, report, run.Terminal(os.Stdout)) })
 }
 
 // settleReport is what a router said.

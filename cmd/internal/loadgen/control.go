@@ -1,10 +1,10 @@
 package loadgen
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"time"
@@ -49,39 +49,14 @@ type line struct {
 	Message    string  `json:"message,omitempty"`
 }
 
-// maxControlBytes bounds a command; a configuration is far smaller.
-const maxControlBytes = 1 << 20
-
 // readControl serves the commands that have come.
 func (l *loop) readControl() error {
-	n, err := unix.Read(int(l.control.Fd()), l.buf)
-	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
-		return nil
-	case err != nil:
-		return fmt.Errorf("control file: %w", err)
-	case n == 0:
+	err := l.orders.Obey(l.buf, l.obey)
+	if err == io.EOF {
 		l.stopping = true
 		return nil
 	}
-	l.input = append(l.input, l.buf[:n]...)
-	for {
-		text, rest, ok := bytes.Cut(l.input, []byte("\n"))
-		if !ok {
-			if len(l.input) > maxControlBytes {
-				return errors.New("control file: a line is too long")
-			}
-			return nil
-		}
-		var c command
-		if err := json.Unmarshal(text, &c); err != nil {
-			return fmt.Errorf("control file: %w", err)
-		}
-		l.input = rest
-		if err := l.obey(&c); err != nil {
-			return err
-		}
-	}
+	return err
 }
 
 func (l *loop) obey(c *command) error {

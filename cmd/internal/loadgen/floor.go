@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/gobwas/ws"
 	"golang.org/x/sys/unix"
 
+	"github.com/spillway-io/spillway/cmd/internal/orders"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -97,7 +99,7 @@ func (f *floor) watch(fd int) error {
 
 func (f *floor) serve(control *os.File) error {
 	events := make([]unix.EpollEvent, maxEventsPolled)
-	var input []byte
+	commands := orders.From[command](control)
 	for {
 		n, err := unix.EpollWait(f.epfd, events, -1)
 		if err == unix.EINTR {
@@ -111,12 +113,11 @@ func (f *floor) serve(control *os.File) error {
 			case f.listener:
 				f.accept()
 			case int(control.Fd()):
-				n, err := unix.Read(fd, f.buf)
-				if err != nil || n == 0 {
-					return err
-				}
-				input = append(input, f.buf[:n]...)
-				if input, err = f.commands(input); err != nil {
+				switch err := commands.Obey(f.buf, f.obey); err {
+				case nil:
+				case io.EOF:
+					return nil
+				default:
 					return err
 				}
 			default:
@@ -126,23 +127,13 @@ func (f *floor) serve(control *os.File) error {
 	}
 }
 
-func (f *floor) commands(input []byte) ([]byte, error) {
-	for {
-		text, rest, ok := bytes.Cut(input, []byte("\n"))
-		if !ok {
-			return input, nil
-		}
-		var c command
-		if err := json.Unmarshal(text, &c); err != nil {
-			return nil, err
-		}
-		input = rest
-		for range c.N {
-			if err := f.write(); err != nil {
-				return nil, err
-			}
+func (f *floor) obey(c *command) error {
+	for range c.N {
+		if err := f.write(); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 func (f *floor) accept() {

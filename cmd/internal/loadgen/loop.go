@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/spillway-io/spillway/cmd/internal/orders"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -34,7 +35,7 @@ type loop struct {
 	accept  []byte // the right answer to handshakeKey
 	rand    *rand.Rand
 	epfd    int
-	control *os.File
+	orders  *orders.Reader[command]
 	out     *os.File
 
 	start   time.Time // of the series; loop time counts from it
@@ -57,7 +58,6 @@ type loop struct {
 	buf     []byte // of reads
 	scratch []byte // of frames to write
 	json    []byte
-	input   []byte // of control lines
 
 	missing  map[missing]struct{}
 	counts   Counts
@@ -93,7 +93,7 @@ func Run(control, out *os.File) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	l := &loop{
-		control: control, out: out, epfd: -1, rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		orders: orders.From[command](control), out: out, epfd: -1, rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		channels: map[string]*channel{}, missing: map[missing]struct{}{}, codes: map[uint16]uint64{},
 		refused: map[string]uint64{}, errors: map[string]uint64{}, byNode: map[string][]uint32{}, buf: make([]byte, wire.MaxFrameBytes+2*readBytes),
 	}

@@ -1,25 +1,26 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spillway-io/spillway/cmd/internal/orders"
 )
 
 const (
-	bufferBytes  = 64 << 10
-	edge         = 1 << 31 // EPOLLET
-	controlMark  = -1      // in EpollEvent.Fd; else a descriptor
-	backlog      = 4096
-	maxLineBytes = 1 << 20
+	bufferBytes = 64 << 10
+	edge        = 1 << 31 // EPOLLET
+	controlMark = -1      // in EpollEvent.Fd; else a descriptor
+	backlog     = 4096
 )
 
 // side is one half of a connection.
@@ -49,7 +50,7 @@ func (p *pair) other(s *side) *side {
 // relay is one process. All of it is owned by the thread of Run, but for health.
 type relay struct {
 	cfg      Config
-	control  *os.File
+	orders   *orders.Reader[command]
 	out      *os.File
 	epfd     int
 	listener int
@@ -58,7 +59,6 @@ type relay struct {
 	turn     int
 	sides    map[int]*side // by descriptor
 	buf      []byte
-	input    []byte
 	paused   bool // no descriptor is left: who comes waits in the backlog
 	stopping bool
 	stop     context.CancelFunc // of health
@@ -72,7 +72,7 @@ func Child() error { return Run(os.Stdin, os.Stdout) }
 func Run(control, out *os.File) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	r := &relay{control: control, out: out, epfd: -1, listener: -1, sides: map[int]*side{}, buf: make([]byte, bufferBytes)}
+	r := &relay{orders: orders.From[command](control), out: out, epfd: -1, listener: -1, sides: map[int]*side{}, buf: make([]byte, bufferBytes)}
 	defer r.close()
 	var err error
 	if r.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -101,7 +101,11 @@ func (r *relay) serve() error {
 		for _, e := range events[:n] {
 			switch fd := int(e.Fd); {
 			case fd == controlMark:
-				if err := r.commands(); err != nil {
+				switch err := r.orders.Obey(r.buf, r.obey); err {
+				case nil:
+				case io.EOF:
+					return nil
+				default:
 					return err
 				}
 			case fd == r.listener:
@@ -114,37 +118,6 @@ func (r *relay) serve() error {
 		}
 	}
 	return nil
-}
-
-func (r *relay) commands() error {
-	n, err := unix.Read(int(r.control.Fd()), r.buf)
-	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
-		return nil
-	case err != nil:
-		return fmt.Errorf("control file: %w", err)
-	case n == 0:
-		r.stopping = true
-		return nil
-	}
-	r.input = append(r.input, r.buf[:n]...)
-	for {
-		text, rest, ok := bytes.Cut(r.input, []byte("\n"))
-		if !ok {
-			if len(r.input) > maxLineBytes {
-				return errors.New("control file: a line is too long")
-			}
-			return nil
-		}
-		var c command
-		if err := json.Unmarshal(text, &c); err != nil {
-			return fmt.Errorf("control file: %w", err)
-		}
-		r.input = rest
-		if err := r.obey(&c); err != nil {
-			return err
-		}
-	}
 }
 
 func (r *relay) obey(c *command) error {
