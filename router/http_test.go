@@ -148,6 +148,8 @@ func TestHTTPErrorsAreNamedAndNumbered(t *testing.T) {
 		{"POST", "/v1/publish", `"` + strings.Repeat("x", maxMessageBytes) + `"`, w, 413, `body: `},
 		{"POST", "/v1/publish", `{"channel":"rated:a","data":1}`, w, 429, `{"code":"resource_exhausted","message":"namespace rated takes 1 events a second; nothing was stored","retry_after_ms":1000}`},
 		{"POST", "/v1/publish/batch", `{"publications":[` + strings.Repeat(`{"channel":"chat:a","data":1},`, 1000) + `{}]}`, w, 400, `publications: at most 1000`},
+		{"POST", "/v1/publish/batch", `{"publications":[]}`, w, 400, `"message":"publications: at least one must be given"}`},
+		{"POST", "/v1/broadcast", `{"channels":[],"data":1}`, w, 400, `"message":"channels: at least one must be given"}`},
 		{"POST", "/v1/broadcast", `{"channels":[` + strings.Repeat(`"a",`, 1000) + `"a"],"data":1}`, w, 400, `channels: at most 1000`},
 		{"GET", "/v1/publish", ``, w, 405, `use POST`},
 		{"POST", "/v1/history", ``, r, 405, `use GET`},

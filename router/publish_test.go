@@ -551,3 +551,17 @@ func TestSQLiteKeepsWhatWasAcked(t *testing.T) {
 		t.Errorf("catching up: %v", got)
 	}
 }
+
+// A list without an event, or without a channel, is a mistake of the backend that is told: not
+// a success with nothing in it.
+func TestNothingToPublishIsRefused(t *testing.T) {
+	n := start(t, nil, nil)
+	_, err := n.pub.PublishBatch(testContext(t), &routerv1.PublishBatchRequest{})
+	if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), "publications: ") {
+		t.Errorf("a batch of nothing: %v", err)
+	}
+	_, err = n.pub.Broadcast(testContext(t), &routerv1.BroadcastRequest{Publication: event("", `1`, "")})
+	if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), "channels: ") {
+		t.Errorf("a broadcast to nobody: %v", err)
+	}
+}

@@ -28,21 +28,26 @@ func (s publisherService) Publish(ctx context.Context, request *routerv1.Publish
 	return response, nil
 }
 
-// PublishBatch takes up to 1,000 events.
+// PublishBatch takes 1 to 1,000 events.
 func (s publisherService) PublishBatch(ctx context.Context, request *routerv1.PublishBatchRequest) (*routerv1.PublishBatchResponse, error) {
-	if n := len(request.Publications); n > maxBatch {
+	switch n := len(request.Publications); {
+	case n == 0:
+		return nil, statusOf(invalid("publications: at least one must be given"))
+	case n > maxBatch:
 		return nil, statusOf(invalid("publications: at most 1000 are allowed"))
 	}
 	results, pubs := s.publishAll(ctx, request.Publications, nil)
 	return &routerv1.PublishBatchResponse{Results: publishResults(pubs, results)}, nil
 }
 
-// Broadcast publishes one event on up to 1,000 channels.
+// Broadcast publishes one event on 1 to 1,000 channels.
 func (s publisherService) Broadcast(ctx context.Context, request *routerv1.BroadcastRequest) (*routerv1.BroadcastResponse, error) {
-	if n := len(request.Channels); n > maxBatch {
+	switch n := len(request.Channels); {
+	case n == 0:
+		return nil, statusOf(invalid("channels: at least one must be given"))
+	case n > maxBatch:
 		return nil, statusOf(invalid("channels: at most 1000 are allowed"))
-	}
-	if request.Publication == nil {
+	case request.Publication == nil:
 		return nil, statusOf(invalid("publication: must be given"))
 	}
 	publications := make([]*routerv1.Publication, len(request.Channels))

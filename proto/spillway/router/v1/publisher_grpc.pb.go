@@ -35,16 +35,16 @@ const (
 // answered when the event is as durable as its namespace says.
 //
 // Errors: INVALID_ARGUMENT (bad channel name, data that is not JSON, an event
-// over the limit), NOT_FOUND (unknown namespace), PERMISSION_DENIED,
+// over the limit, a list without an event or a channel), NOT_FOUND (unknown namespace), PERMISSION_DENIED,
 // RESOURCE_EXHAUSTED with RetryInfo (come back later; nothing was stored),
 // UNAVAILABLE (the outcome is unknown: repeat with the same key).
 type PublisherServiceClient interface {
 	// Publish takes one event.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
-	// PublishBatch takes up to 1,000 events of any channels; each has its own
+	// PublishBatch takes 1 to 1,000 events of any channels; each has its own
 	// result. Events of one channel keep their order.
 	PublishBatch(ctx context.Context, in *PublishBatchRequest, opts ...grpc.CallOption) (*PublishBatchResponse, error)
-	// Broadcast publishes one event on each of up to 1,000 channels.
+	// Broadcast publishes one event on each of 1 to 1,000 channels.
 	Broadcast(ctx context.Context, in *BroadcastRequest, opts ...grpc.CallOption) (*BroadcastResponse, error)
 	// PublishStream takes a stream of events and answers each, in order.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
@@ -109,16 +109,16 @@ type PublisherService_PublishStreamClient = grpc.BidiStreamingClient[PublishStre
 // answered when the event is as durable as its namespace says.
 //
 // Errors: INVALID_ARGUMENT (bad channel name, data that is not JSON, an event
-// over the limit), NOT_FOUND (unknown namespace), PERMISSION_DENIED,
+// over the limit, a list without an event or a channel), NOT_FOUND (unknown namespace), PERMISSION_DENIED,
 // RESOURCE_EXHAUSTED with RetryInfo (come back later; nothing was stored),
 // UNAVAILABLE (the outcome is unknown: repeat with the same key).
 type PublisherServiceServer interface {
 	// Publish takes one event.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
-	// PublishBatch takes up to 1,000 events of any channels; each has its own
+	// PublishBatch takes 1 to 1,000 events of any channels; each has its own
 	// result. Events of one channel keep their order.
 	PublishBatch(context.Context, *PublishBatchRequest) (*PublishBatchResponse, error)
-	// Broadcast publishes one event on each of up to 1,000 channels.
+	// Broadcast publishes one event on each of 1 to 1,000 channels.
 	Broadcast(context.Context, *BroadcastRequest) (*BroadcastResponse, error)
 	// PublishStream takes a stream of events and answers each, in order.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
