@@ -43,6 +43,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		m, err := c.tls.Read(p[n:])
 		n += m
 		if errors.Is(err, poller.ErrAgain) {
+			slim(c.tls, keptBytes)
 			c.note()
 			if n > 0 {
 				return n, nil

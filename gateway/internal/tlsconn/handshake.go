@@ -1,6 +1,7 @@
 package tlsconn
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -104,9 +105,19 @@ func (h *Handshake) Step() (conn *Conn, done bool, err error) {
 	}
 	c := h.conn
 	c.shim.handshake = nil
-	c.shim.in, h.in = h.in, nil
-	c.shim.out, h.unsent = h.unsent, nil
+	c.shim.in, h.in = rest(h.in), nil
+	c.shim.out, h.unsent = rest(h.unsent), nil
+	slim(c.tls, 0)
 	return c, true, nil
+}
+
+// rest is what is left of b, of its own size: b lies in the flights of the handshake,
+// which an idle conn must not hold for ever.
+func rest(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return bytes.Clone(b)
 }
 
 // Abort ends the goroutine; the socket stays the caller's. Idempotent.
