@@ -87,31 +87,26 @@ func (s *subscription) fallBehind() {
 	}
 }
 
-// channelGap says that events up to offset are lost for whoever lacks them.
-type channelGap struct {
-	channel string
-	epoch   uint64
-	offset  uint64
-	reason  string
-}
+// channelGap says that events are lost for whoever lacks them.
+type channelGap struct{ feed.Gap }
 
 // Gap is called by the channel table; it posts.
-func (l *loop) Gap(channel string, epoch, offset uint64, reason string) {
-	l.inbox.post(&channelGap{channel, epoch, offset, reason})
-}
+func (l *loop) Gap(g feed.Gap) { l.inbox.post(&channelGap{g}) }
 
 func (m *channelGap) apply(l *loop) {
-	ch := l.channels[m.channel]
+	ch := l.channels[m.Channel]
 	if ch == nil {
 		return
 	}
 	for _, s := range ch.subs {
 		switch {
-		case s.state != subLive || m.epoch < s.epoch || m.epoch == s.epoch && m.offset <= s.pos:
+		case s.state != subLive || m.Epoch < s.epoch || m.Epoch == s.epoch && m.Offset <= s.pos:
 		case s.req != nil:
 			s.fallBehind() // its own pull will find the gap, after its verdict was told
+		case m.Epoch == s.epoch && s.pos < m.From:
+			s.fallBehind() // what was shed before the gap is not lost
 		default:
-			s.gap(m.epoch, m.offset, m.reason)
+			s.gap(m.Epoch, m.Offset, m.Reason)
 		}
 	}
 }

@@ -44,9 +44,9 @@ type world struct {
 	channels map[string][]*gatewayv1.BusEvent
 	epoch    uint64
 	away     bool
-	stuck    string // a channel whose history cannot be read, but for its beginning
-	lossy    bool   // the bus delivers nothing
-	first    map[string]uint64
+	stuck    string            // a channel whose history cannot be read, but for its beginning
+	lossy    bool              // the bus delivers nothing
+	first    map[string]uint64 // history has what is after it
 	interest map[string]int
 	queues   []chan []byte
 }
@@ -179,7 +179,7 @@ func (w *world) answer(q *gatewayv1.Ask, a *gatewayv1.Answer) {
 	from := a.Head
 	switch {
 	case q.Last > 0:
-		from = a.Head - min(a.Head, uint64(q.Last))
+		from = max(a.Head-min(a.Head, uint64(q.Last)), min(a.Head, w.first[q.Channel]))
 		a.From = from
 	case q.Epoch != nil && *q.Epoch == w.epoch && q.Offset <= a.Head && q.Offset >= w.first[q.Channel]:
 		from, a.Recovered = q.Offset, true

@@ -23,13 +23,23 @@ type Sink interface {
 	// at position p takes those from p+1 on and passes over those up to p (it may
 	// have been told of them before the others).
 	Live(channel string, epoch uint64, frames []Frame, hasHistory bool)
-	// Gap says that the events up to offset that a live subscriber lacks are lost:
-	// it goes on from there. A new epoch begins with Gap too, before its first
-	// event: at 0 if it can be had from its first event on. A live subscriber that
-	// already is in this epoch, at offset or past it, passes over it.
-	Gap(channel string, epoch, offset uint64, reason Reason)
+	// Gap says that events are lost: a live subscriber goes on behind them. A new epoch
+	// begins with Gap too, before its first event: at 0 if it can be had from its
+	// first event on. A live subscriber that already is in this epoch, at Offset or
+	// past it, passes over it; one that is there and before From was not given all
+	// that Live had, and pulls.
+	Gap(g Gap)
 	// Piece answers a Pull.
 	Piece(p Piece)
+}
+
+// Gap is a run of events of a channel that cannot be had: those after From, up to
+// Offset. From <= Offset; at the beginning of an epoch they may be the same.
+type Gap struct {
+	Channel      string
+	Epoch        uint64
+	From, Offset uint64
+	Reason       Reason
 }
 
 // Reason says why events were lost. The values are told to clients.
@@ -90,7 +100,8 @@ type Piece struct {
 	// Last) the subscriber begins at Head.
 	Head uint64
 	// Recovered: a position was given, and every event after it follows. False
-	// with a position: they are lost; Frames is empty and Live true.
+	// with a position: they are lost up to From. Of a First pull that is the head; any
+	// other goes on with what history still has.
 	Recovered bool
 	// From is the position before the first of Frames; without Frames, where the
 	// subscriber stands now.

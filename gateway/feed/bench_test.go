@@ -29,7 +29,7 @@ func (n *nowhere) Ask(a *gatewayv1.Ask, to Answerer) {
 	to.Answer(&gatewayv1.Answer{Id: a.Id, Status: gatewayv1.Status_STATUS_OK, Epoch: 1, HasHistory: true})
 }
 func (n *nowhere) Live(_ string, _ uint64, frames []Frame, _ bool) { n.frames += len(frames) }
-func (n *nowhere) Gap(string, uint64, uint64, Reason)              { panic("gap") }
+func (n *nowhere) Gap(Gap)                                         { panic("gap") }
 func (n *nowhere) Piece(Piece)                                     {}
 
 func encode(channel string, epoch uint64, e *gatewayv1.BusEvent) []byte {

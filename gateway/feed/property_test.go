@@ -140,10 +140,14 @@ func (k simSink) Live(channel string, epoch uint64, frames []Frame, history bool
 	}
 }
 
-func (k simSink) Gap(channel string, epoch, offset uint64, reason Reason) {
+func (k simSink) Gap(g Gap) {
+	epoch, offset, reason := g.Epoch, g.Offset, g.Reason
 	for _, s := range k.subs {
 		if s.sink != k.id || s.state != simLive || epoch < s.epoch || epoch == s.epoch && offset <= s.pos {
 			continue
+		}
+		if epoch == s.epoch && s.pos < g.From {
+			k.t.Fatalf("live subscriber %d at %d:%d was told of a gap from %d to %d", s.id, epoch, s.pos, g.From, offset)
 		}
 		if epoch == s.epoch && epoch == k.truth.epoch && k.truth.history && s.pos+1 >= k.truth.first {
 			k.t.Fatalf("live subscriber %d at %d:%d was told of a gap up to %d (%s), but history has from %d; feed %+v", s.id, epoch, s.pos, offset, reason, k.truth.first, *k.shard.feeds[0])
@@ -176,6 +180,9 @@ func (k simSink) Piece(p Piece) {
 		if !p.Recovered {
 			if p.Epoch == s.epoch && p.Epoch == k.truth.epoch && k.truth.history && s.pos+1 >= k.truth.first {
 				k.t.Fatalf("pull from %d:%d was not recovered, but history has from %d", s.epoch, s.pos, k.truth.first)
+			}
+			if p.Epoch == k.truth.epoch && k.truth.history && p.From > k.truth.base && p.From >= k.truth.first {
+				k.t.Fatalf("pull from %d:%d goes on from %d:%d, but history has from %d", s.epoch, s.pos, p.Epoch, p.From, k.truth.first)
 			}
 			s.epoch, s.pos = p.Epoch, p.From
 		}

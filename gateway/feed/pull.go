@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 type groupKey struct {
 	hasPosition   bool
 	openOnly      bool
+	first         bool
 	epoch, offset uint64
 	last          uint32
 }
@@ -20,6 +22,7 @@ type group struct {
 	key      groupKey
 	waiters  []waiter
 	asked    bool
+	lost     bool // the position that was pulled from cannot be had; key is where to go on
 	retries  uint8
 	retryAt  time.Time // if not asked
 	maxBytes int       // of the first waiter
@@ -43,7 +46,7 @@ func (f *feed) pull(s *step, p *Pull) {
 		f.tell(s, wt, &Piece{Status: OK, Epoch: f.epoch, Head: f.delivered, Recovered: true, From: p.Offset, Live: true, HasHistory: f.history})
 		return
 	}
-	key := groupKey{hasPosition: p.HasPosition, openOnly: p.OpenOnly, last: p.Last}
+	key := groupKey{hasPosition: p.HasPosition, openOnly: p.OpenOnly, first: p.First, last: p.Last}
 	if p.HasPosition {
 		key.epoch, key.offset, key.last = p.Epoch, p.Offset, 0
 	}
@@ -114,7 +117,9 @@ func (f *feed) pulled(s *step, fl flight, a *gatewayv1.Answer) {
 	switch k := g.key; {
 	case k.hasPosition && a.Recovered && k.epoch == f.epoch:
 		done = f.serve(s, g, a, k.offset)
-	case !k.hasPosition && k.last > 0 && len(a.Events) > 0:
+	case f.goOn(s, g, a):
+		return
+	case !k.hasPosition && k.last > 0 && (len(a.Events) > 0 || g.lost && a.HasHistory && a.From == a.Head):
 		done = f.serve(s, g, a, a.From)
 	default:
 		f.settle(s)
@@ -125,6 +130,27 @@ func (f *feed) pulled(s *step, fl flight, a *gatewayv1.Answer) {
 		return
 	}
 	f.endGroup(s, g)
+}
+
+// goOn asks for what history still has, if subscribers that were live in a channel
+// fell behind and their position is lost: of a new epoch all of it, else the newest.
+// Who begins is told of the head instead.
+func (f *feed) goOn(s *step, g *group, a *gatewayv1.Answer) bool {
+	k, base := &g.key, min(a.Base, a.Head)
+	switch {
+	case k.first || !a.HasHistory || !k.hasPosition && !g.lost:
+		return false
+	case k.hasPosition && k.epoch < f.epoch, !k.hasPosition && a.From < base:
+		*k = groupKey{hasPosition: true, openOnly: k.openOnly, epoch: f.epoch, offset: base}
+	case k.hasPosition:
+		*k = groupKey{openOnly: k.openOnly, last: math.MaxUint32} // as much as a router gives at once
+	default:
+		return false
+	}
+	f.settle(s)
+	g.lost = true
+	f.askGroup(s, g)
+	return true
 }
 
 // serve gives every waiter of g the events after from: those of the answer and,
@@ -147,7 +173,7 @@ func (f *feed) serve(s *step, g *group, a *gatewayv1.Answer, from uint64) bool {
 	}
 	p := Piece{
 		Status: OK, Epoch: f.epoch, Head: max(a.Head, f.delivered), HasHistory: f.history,
-		Recovered: g.key.hasPosition, From: from,
+		Recovered: g.key.hasPosition && !g.lost, From: from,
 	}
 	for _, wt := range g.waiters {
 		n := fit(frames, wt.maxBytes)

@@ -239,12 +239,13 @@ func (f *feed) skip(s *step, why Reason, to uint64) {
 	if f.fresh {
 		f.fresh, why = false, ReasonEpoch
 	}
+	from := f.delivered
 	f.delivered = to
 	f.seen = max(f.seen, to)
 	if f.work != nil {
 		f.dropRecent(s)
 	}
-	s.do(action{kind: actGap, epoch: f.epoch, offset: to, reason: why})
+	s.do(action{kind: actGap, epoch: f.epoch, from: from, offset: to, reason: why})
 }
 
 // refused says that the router answered, and the answer is no.

@@ -260,9 +260,9 @@ func (s *shard) finish(f *feed) {
 			epoch, frames, history := a.epoch, a.frames, a.history
 			f.sinks.each(func(i int) { s.sinks[i].Live(f.channel, epoch, frames, history) })
 		case actGap:
-			epoch, offset, reason := a.epoch, a.offset, a.reason
-			s.metrics.gaps[reason].Inc()
-			f.sinks.each(func(i int) { s.sinks[i].Gap(f.channel, epoch, offset, reason) })
+			g := Gap{Channel: f.channel, Epoch: a.epoch, From: a.from, Offset: a.offset, Reason: a.reason}
+			s.metrics.gaps[g.Reason].Inc()
+			f.sinks.each(func(i int) { s.sinks[i].Gap(g) })
 		case actPiece:
 			if a.piece.Status == Pending {
 				s.metrics.pending.Inc()

@@ -139,7 +139,7 @@ func (f *feed) advance(s *step, frames []Frame) {
 func (f *feed) announce(s *step) {
 	if f.fresh {
 		f.fresh = false
-		s.do(action{kind: actGap, epoch: f.epoch, offset: f.delivered, reason: ReasonEpoch})
+		s.do(action{kind: actGap, epoch: f.epoch, from: f.delivered, offset: f.delivered, reason: ReasonEpoch})
 	}
 }
 

@@ -44,7 +44,7 @@ type actionKind uint8
 
 const (
 	actLive  actionKind = iota // frames to all sinks
-	actGap                     // offset, reason to all sinks
+	actGap                     // from, offset, reason to all sinks
 	actPiece                   // piece to sink
 	actAsk                     // ask
 	actTurn                    // the feed wants a turn to repair
@@ -58,6 +58,7 @@ const (
 type action struct {
 	kind    actionKind
 	epoch   uint64
+	from    uint64
 	offset  uint64
 	history bool
 	reason  Reason

@@ -219,8 +219,8 @@ func (r *recorder) Live(channel string, epoch uint64, frames []Frame, history bo
 	r.note("live %s", texts(frames))
 }
 
-func (r *recorder) Gap(channel string, epoch, offset uint64, reason Reason) {
-	r.note("gap %d:%d %s", epoch, offset, reason)
+func (r *recorder) Gap(g Gap) {
+	r.note("gap %d:%d %s", g.Epoch, g.Offset, g.Reason)
 }
 
 func (r *recorder) Piece(p Piece) {

@@ -99,10 +99,10 @@ func (e *edge) Live(channel string, _ uint64, frames []feed.Frame, _ bool) {
 	e.world.delivered.Add(int64(len(frames)))
 }
 
-func (e *edge) Gap(channel string, epoch, offset uint64, reason feed.Reason) {
+func (e *edge) Gap(g feed.Gap) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.faults = append(e.faults, fmt.Sprintf("%s: gap to %d: %s", channel, offset, reason))
+	e.faults = append(e.faults, fmt.Sprintf("%s: gap to %d: %s", g.Channel, g.Offset, g.Reason))
 }
 
 func (e *edge) Piece(p feed.Piece) {
