@@ -136,7 +136,7 @@ func (t *table) accountLocked(ch *channel, delta int64) {
 // busyLocked says that a committer or a queue refers to the channel.
 func (ch *channel) busyLocked() bool {
 	a := ch.async
-	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 || ch.quietQueued ||
+	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 ||
 		ch.listed || ch.moving || len(ch.waiters) > 0 ||
 		a != nil && (a.bytes > 0 || len(a.acks) > 0 || a.queued && !a.loose)
 }
@@ -205,6 +205,10 @@ func (t *table) dropLocked(ch *channel) {
 	if n := ch.unwrittenLocked(); n > 0 {
 		t.metrics.asyncLost.Add(float64(ch.head - max(ch.async.written, ch.async.gone)))
 		ch.known = false // the writer may have it in its list
+	}
+	if ch.quietQueued { // the list has it still, with nothing to repeat and to hold on to
+		ch.known = false
+		t.clearTailLocked(ch)
 	}
 	ch.unlink()
 	delete(ch.shard.channels, ch.name)

@@ -18,7 +18,7 @@ type Bus interface {
 // head again: an edge that lost the newest event learns of it from that.
 //
 // The list of channels to repeat is bounded by the table (a channel is in it
-// once). Lock order: a shard's mu, then fan.mu.
+// once); what the table lets go is passed over when its turn comes. Lock order: a shard's mu, then fan.mu.
 type fan struct {
 	cfg     *Config
 	bus     Bus
