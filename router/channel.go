@@ -14,7 +14,7 @@ import (
 const shards = 64
 
 // entryBytes is what a channel costs beside its name, tail and queue.
-const entryBytes = 472
+const entryBytes = 496
 
 // channel is what this router knows of one channel. All of it is soft: for a
 // committed channel the store knows better. Guarded by its shard's mu.
@@ -39,7 +39,8 @@ type channel struct {
 	shown   point
 	claimed time.Time // when an edge alone last brought about a new epoch
 
-	trust trust // when epoch, head and tail were last known to be the truth
+	trust trust     // when epoch, head and tail were last known to be the truth
+	late  time.Time // a run of unknown outcome may land until then: memory alone is no answer
 	tail  tail
 
 	// publishes

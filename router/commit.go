@@ -266,7 +266,7 @@ func (s *sequencer) stored(w *work, run *history.Run, t trust) {
 		s.table.refillLocked(ch, events)
 	}
 	ch.trust = t
-	ch.suspects = nil // the row has moved past their heads
+	ch.suspects, ch.late = nil, time.Time{} // the row has moved past their heads
 	s.fan.publishedLocked(ch)
 	base := ch.baseLocked(run.Epoch, run.Head)
 	ch.shard.mu.Unlock()

@@ -83,6 +83,9 @@ func (h *handover) turnLocked(ch *channel) turn {
 // trustedLocked says that the position of a channel may be told without a look at
 // the store.
 func (h *handover) trustedLocked(ch *channel) bool {
+	if time.Now().Before(ch.late) {
+		return false
+	}
 	if ch.tenure.state == tenureLeaving { // nobody else numbers it before it is given
 		return h.own.settled(ch.name, ch.trust, ch.settled)
 	}

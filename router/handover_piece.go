@@ -33,7 +33,7 @@ func (h *handover) packLocked(ch *channel, revision uint64) *gift {
 	stored := ch.ns.Durability == Committed
 	g := &gift{ch: ch, revision: revision, events: ch.tail.events, meta: &gatewayv1.HandedChannel{
 		Channel: ch.name, Epoch: ch.epoch, Head: ch.head, Floor: ch.floor, Stored: stored, Base: ch.baseLocked(ch.epoch, ch.head),
-		Settled: !stored || h.own.settled(ch.name, ch.trust, ch.settled),
+		Settled: !stored || h.own.settled(ch.name, ch.trust, ch.settled) && !time.Now().Before(ch.late),
 	}}
 	if a := ch.async; a != nil && ch.ns.Durability == Async {
 		g.meta.Behind, g.meta.RowEpoch, g.meta.RowHead = true, a.row.epoch, a.row.offset

@@ -111,7 +111,7 @@ func (s historyService) historyFromTail(request *routerv1.ReadHistoryRequest, li
 	shard := s.table.lock(name)
 	defer shard.mu.Unlock()
 	ch := shard.channels[name]
-	if ch == nil || !ch.known || ch.floor == 0 || len(ch.tail.events) == 0 || !s.own.trusted(name, ch.trust, ch.settled) {
+	if ch == nil || !ch.known || ch.floor == 0 || len(ch.tail.events) == 0 || !s.own.trusted(name, ch.trust, ch.settled) || time.Now().Before(ch.late) {
 		return readResult{}, false
 	}
 	floor := ch.floor

@@ -14,6 +14,12 @@ import (
 // are told so.
 const maxSuspects = 4
 
+// lateFor is how long a run that was given up may still be committed: the server may
+// finish it after its client has gone (a commit that waits for the disk), and a head
+// that was read before that is not the truth for ever. A minute, as after a change of
+// owner.
+const lateFor = time.Minute
+
 // suspect is a run whose outcome is unknown: the store failed or did not answer
 // in time, and may commit it even later. While its events may be in the store
 // they are numbered again only as an attempt that the fence lets win once:
@@ -33,6 +39,7 @@ func (s *sequencer) outcomeUnknown(p *piece, run *history.Run) {
 	ch := p.ch
 	ch.shard.mu.Lock()
 	s.table.forgetLocked(ch)
+	ch.late = time.Now().Add(lateFor)
 	full := len(ch.suspects) >= maxSuspects
 	if !full {
 		ch.suspects = append(ch.suspects, suspect{*run, p.pubs})
