@@ -18,7 +18,7 @@ func TestTheLagIsTheWaitOfTheOldestQuestion(t *testing.T) {
 	for i, channel := range []string{"a", "b", "a"} {
 		r.add(readKey{channel: channel, head: true}, nil, waiter{deadline: now.Add(time.Minute), gone: func() bool { return false }, answer: func(readResult) {}})
 		if i == 0 {
-			r.order[0].since = now.Add(-3 * time.Second)
+			r.queue.first().since = now.Add(-3 * time.Second)
 		}
 	}
 	if d := r.lag(); d < 3*time.Second || d > time.Minute {
@@ -30,7 +30,7 @@ func TestTheLagIsTheWaitOfTheOldestQuestion(t *testing.T) {
 	if d := r.lag(); d < 3*time.Second {
 		t.Errorf("in the store: %v", d)
 	}
-	clear(r.running)
+	clear(r.queue.running)
 	if d := r.lag(); d != 0 {
 		t.Errorf("all are answered: %v", d)
 	}

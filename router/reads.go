@@ -54,6 +54,7 @@ type flight struct {
 	key     readKey
 	ns      *Namespace
 	since   time.Time // of the first waiter
+	place   uint64    // in the order of arrival
 	waiters []waiter
 }
 
@@ -82,49 +83,33 @@ type reads struct {
 
 	peak atomic.Int64 // most batches that were in the store at once
 
-	mu      sync.Mutex // guards below
-	gather  gather
-	flights map[readKey]*flight
-	order   []*flight
-	ready   int                   // of order: their key is not in the store
-	running map[readKey]time.Time // since when the oldest waiter waits
-	took    time.Duration         // by a batch of late
-	waiting int
-	closed  bool
+	mu     sync.Mutex // guards below
+	gather gather
+	queue  readQueue
+	took   time.Duration // by a batch of late
+	closed bool
 }
 
 func newReads(cfg *Config, store history.Store, t *table, own *ownership, m *metrics, log *slog.Logger) *reads {
 	return &reads{
 		cfg: cfg, store: store, table: t, own: own, metrics: m, log: log, renewer: &renewer{store, m, log},
-		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads), gather: newGather(cfg),
-		flights: make(map[readKey]*flight), running: make(map[readKey]time.Time),
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Reads), gather: newGather(cfg), queue: newReadQueue(),
 	}
 }
 
 // add asks; past ReadQueue the answer is an error at once.
 func (r *reads) add(key readKey, ns *Namespace, w waiter) {
 	r.mu.Lock()
-	if r.closed || r.waiting >= r.cfg.ReadQueue {
+	if r.closed || r.queue.waiting >= r.cfg.ReadQueue {
 		r.mu.Unlock()
 		r.metrics.readsRefused.Inc()
 		w.answer(readResult{err: errTooManyReads})
 		return
 	}
-	wake := false
-	f := r.flights[key]
-	if f == nil {
-		f = &flight{key: key, ns: ns, since: time.Now()}
-		r.flights[key] = f
-		r.order = append(r.order, f)
-		if _, runs := r.running[key]; !runs {
-			r.ready++
-			wake = r.ready == 1 || r.ready == r.gather.fill
-		}
-	}
-	f.waiters = append(f.waiters, w)
-	r.waiting++
+	grown := r.queue.add(key, ns, w, time.Now())
+	ready := r.queue.ready()
 	r.mu.Unlock()
-	if wake {
+	if grown && (ready == 1 || ready == r.gather.fill) {
 		signal(r.wake)
 	}
 }
@@ -133,37 +118,25 @@ func (r *reads) add(key readKey, ns *Namespace, w waiter) {
 func (r *reads) due() (at time.Time, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ready == 0 {
+	f := r.queue.first()
+	if f == nil {
 		return at, false
 	}
-	return r.gather.due(r.order[0].since, r.ready), true
+	return r.gather.due(f.since, r.queue.ready()), true
 }
 
 // lag is how long the oldest question has waited, here or in the store.
 func (r *reads) lag() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting == 0 && len(r.running) == 0 {
-		return 0
-	}
-	oldest := time.Now()
-	now := oldest
-	if len(r.order) > 0 && r.order[0].since.Before(oldest) {
-		oldest = r.order[0].since
-	}
-	for _, since := range r.running {
-		if since.Before(oldest) {
-			oldest = since
-		}
-	}
-	return now.Sub(oldest)
+	return r.queue.lag(time.Now())
 }
 
 // depth is how many questions wait.
 func (r *reads) depth() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.waiting
+	return r.queue.waiting
 }
 
 func (r *reads) run(ctx context.Context) error {
@@ -209,8 +182,8 @@ func (r *reads) run(ctx context.Context) error {
 func (r *reads) close() {
 	r.mu.Lock()
 	r.closed = true
-	left := r.order
-	r.order, r.flights = nil, nil
+	left := r.queue.flights
+	r.queue = newReadQueue()
 	r.mu.Unlock()
 	for _, f := range left {
 		r.answer(f, readResult{err: context.Canceled})
@@ -218,36 +191,10 @@ func (r *reads) close() {
 }
 
 // take forms a batch of flights whose key is not in the store, in order.
-//
-// A flight that has less time left than a batch takes is not begun (wanted): its query would be
-// given up halfway, and in a queue that is always in order the next one too. A store
-// that cannot keep up would so answer nobody at all.
 func (r *reads) take() []*flight {
 	now := time.Now()
-	var batch, expired []*flight
 	r.mu.Lock()
-	bytes := 0
-	kept := r.order[:0]
-	for _, f := range r.order {
-		_, runs := r.running[f.key]
-		full := len(batch) == r.cfg.ReadRanges || len(batch) > 0 && bytes+f.key.maxBytes > r.cfg.ReadBytes
-		if runs || full {
-			kept = append(kept, f)
-			continue
-		}
-		delete(r.flights, f.key)
-		r.ready--
-		r.waiting -= len(f.waiters)
-		if !f.wanted(now, r.took) {
-			expired = append(expired, f)
-			continue
-		}
-		r.running[f.key] = f.since
-		bytes += f.key.maxBytes
-		batch = append(batch, f)
-	}
-	clear(r.order[len(kept):])
-	r.order = kept
+	batch, expired := r.queue.take(now, r.took, r.cfg.ReadRanges, r.cfg.ReadBytes)
 	if len(batch) > 0 {
 		r.gather.began(now)
 	}
@@ -319,10 +266,7 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 	r.mu.Lock()
 	r.learnLocked(time.Since(began), ctx.Err() != nil)
 	for _, f := range flights {
-		delete(r.running, f.key)
-		if r.flights[f.key] != nil {
-			r.ready++
-		}
+		r.queue.back(f.key)
 	}
 	r.mu.Unlock()
 	for i, f := range flights {
