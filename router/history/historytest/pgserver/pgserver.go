@@ -5,9 +5,11 @@
 // postmaster process of ours; it can be killed and started again on the same port and
 // data. Each is stopped by its process id, and ends with the process that started it.
 //
-// PostgreSQL refuses to run as root: then it runs as the user "postgres".
+// It runs the newest version that is installed, or that of the folder in the variable
+// PGSERVER_BIN. PostgreSQL refuses to run as root: then it runs as the user "postgres"
+// or, where no package has made that one, "nobody".
 //
-// Left out on purpose: versions, TLS, replication.
+// Left out on purpose: TLS, replication.
 package pgserver
 
 import (
@@ -31,6 +33,10 @@ const (
 	startTimeout = 30 * time.Second
 	stopTimeout  = 20 * time.Second
 )
+
+// binVariable names a folder with initdb and postgres to be used instead of what is
+// installed. make test-postgres sets it.
+const binVariable = "PGSERVER_BIN"
 
 // ErrNotInstalled is New's error where there is no PostgreSQL.
 var ErrNotInstalled = errors.New("PostgreSQL is not installed (initdb and postgres in /usr/lib/postgresql/*/bin or PATH)")
@@ -60,7 +66,7 @@ func New(settings ...string) (*Server, error) {
 	}
 	s := &Server{bin: bin, password: rand.Text(), settings: settings}
 	if os.Geteuid() == 0 {
-		if s.credential, err = credentialOf("postgres"); err != nil {
+		if s.credential, err = credentialOf("postgres", "nobody"); err != nil {
 			return nil, err
 		}
 	}
@@ -78,6 +84,10 @@ func New(settings ...string) (*Server, error) {
 
 // Find is the folder of PostgreSQL's programs, or ErrNotInstalled.
 func Find() (string, error) {
+	if dir := os.Getenv(binVariable); dir != "" {
+		_, err := os.Stat(filepath.Join(dir, "initdb"))
+		return dir, err // a folder that was named and is not there is no reason to skip
+	}
 	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is well-formed
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -93,8 +103,15 @@ func Find() (string, error) {
 	return "", ErrNotInstalled
 }
 
-func credentialOf(name string) (*syscall.Credential, error) {
-	u, err := user.Lookup(name)
+// credentialOf the first of the users that there is.
+func credentialOf(names ...string) (*syscall.Credential, error) {
+	var u *user.User
+	var err error
+	for _, name := range names {
+		if u, err = user.Lookup(name); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no other user for it: %w", err)
 	}
