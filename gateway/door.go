@@ -354,6 +354,7 @@ func (d *door) admit(v *visitor, decision admission.Decision, now time.Time) {
 	}
 	e.metrics.conns.Set(float64(e.conns.Add(1)))
 	e.metrics.admit(decision)
+	e.spend(decision)
 	m := &adopted{sock: v.sock, rest: a.rest, ticket: a.ticket, admitted: now}
 	if len(e.cfg.TrustedProxies) > 0 {
 		m.client = proxies(e.cfg.TrustedProxies).client(v.sock.RemoteAddr().Addr(), a.request)

@@ -18,6 +18,7 @@ func (d *door) refuse(v *visitor, decision admission.Decision, now time.Time) {
 	}
 	d.edge.metrics.refusedBy(decision.Cause)
 	d.say(v, d.edge.busy(v.wants, decision), now)
+	d.edge.spend(decision)
 }
 
 func (d *door) refuseCheaply(v *visitor, now time.Time) {

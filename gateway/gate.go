@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -95,6 +96,19 @@ func (g *gate) serve(dst []admission.Decision) (decided []admission.Decision, ag
 		again = inner.Next(now)
 	})
 	return decided, again
+}
+
+// spent takes the marks of tickets that were used at another edge; twice of them here
+// too.
+func (g *gate) spent(marks []byte) (twice int) {
+	g.with(func(inner *admission.Gate, _ int, now time.Time) {
+		for ; len(marks) >= markBytes; marks = marks[markBytes:] {
+			if inner.Spent(binary.BigEndian.Uint64(marks), now) {
+				twice++
+			}
+		}
+	})
+	return twice
 }
 
 func (g *gate) hungUp(id uint64) {

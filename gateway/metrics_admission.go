@@ -19,6 +19,10 @@ type admissionMetrics struct {
 	tlsHandshakes                      prometheus.Counter
 	knocking                           prometheus.Gauge
 	waited, waiteds                    prometheus.Counter
+	spentBytes                         prometheus.Gauge
+	spentTwice, spentLost              prometheus.Counter
+	spentDropped                       prometheus.Counter
+	spentKnown                         uint64 // that spentDropped counts; owned by the door
 	reloads                            *prometheus.CounterVec
 }
 
@@ -53,6 +57,10 @@ func newAdmissionMetrics(
 		acceptPauses:  counter("accept_pauses_total", "Times that nobody was accepted for a moment, past all budgets of refusals."),
 		tlsHandshakes: counter("tls_handshakes_total", "TLS handshakes begun."),
 		knocking:      gauge("waiting_tls_conns", "Clients that wait for their TLS handshake."),
+		spentBytes:    gauge("spent_tickets_bytes", "Memory of which tickets that are good once were used."),
+		spentDropped:  counter("spent_dropped_tickets_total", "Used tickets forgotten before their time."),
+		spentTwice:    counter("spent_twice_tickets_total", "Tickets used here and at another edge, before either had heard of it."),
+		spentLost:     counter("spent_lost_tickets_total", "Tickets used here of which other edges could not be told."),
 		waiteds:       counter("admitted_after_wait_total", "Connections admitted out of the waiting room."),
 		waited:        counter("wait_seconds_total", "Time that admitted clients spent in the waiting room."),
 		reloads:       vec("reloads_total", "Changes of the settings.", "result", []string{reloadDone, reloadRefused}),
@@ -114,4 +122,7 @@ func (m *metrics) atDoor(s admission.Status, memoryRoom int) {
 	m.granted.Set(float64(s.Granted))
 	m.headroom.Set(float64(s.Headroom))
 	m.ceiling.Set(s.Ceiling)
+	m.spentBytes.Set(float64(s.SpentBytes))
+	m.spentDropped.Add(float64(s.SpentDropped - m.spentKnown))
+	m.spentKnown = s.SpentDropped
 }

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spillway-io/spillway/gateway/admission"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -26,18 +27,21 @@ const (
 	takeoverBytes    = 24              // session 16, attempt 8, big endian
 	takeoversInBatch = 8_192           // 196 KB, under the bus's limit
 	takeoversPending = 40_000          // 960 KB; more than any edge welcomes in a second
+	markBytes        = 8               // of a ticket that was used, big endian
 	supersededTime   = 30              // seconds that a left conn is given
 	supersededShare  = 8               // of MaxConns, for conns that this edge itself replaced
 	tieSeconds       = 2               // of a conn's life, after which it yields to an equal
 	rehearPause      = 1 * time.Second // after the bus refused to let us hear
 )
 
-// takeovers gathers what other edges are to be told: who has been welcomed here.
-// What is lost is harmless: the conn that was left lives on until its client closes
-// it, or its heartbeat ends it.
+// takeovers gathers what other edges are to be told: who has been welcomed here, and
+// which tickets that are good once were used. What is lost is harmless: the conn that
+// was left lives on until its client closes it, or its heartbeat ends it; the ticket is
+// good elsewhere.
 type takeovers struct {
-	mu      sync.Mutex // guards pending
+	mu      sync.Mutex // guards both
 	pending []byte     // takeoverBytes each; <= takeoversPending of them
+	spent   []byte     // markBytes each; <= takeoversPending of them
 }
 
 func appendTakeover(b []byte, s *session) []byte {
@@ -56,12 +60,23 @@ func (t *takeovers) add(s *session) bool {
 	return true
 }
 
-func (t *takeovers) take() []byte {
+// spend queues the mark of a ticket; false: the queue is full.
+func (t *takeovers) spend(mark uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	taken := t.pending
-	t.pending = nil
-	return taken
+	if len(t.spent) >= takeoversPending*markBytes {
+		return false
+	}
+	t.spent = binary.BigEndian.AppendUint64(t.spent, mark)
+	return true
+}
+
+func (t *takeovers) take() (sessions, spent []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sessions, spent = t.pending, t.spent
+	t.pending, t.spent = nil, nil
+	return sessions, spent
 }
 
 // takeOver makes c the conn that counts of its session when `connected` is written,
@@ -99,6 +114,13 @@ func (e *Edge) announceTakeover(from *loop, s *session) {
 	}
 	if e.talk != nil && !e.takeovers.add(s) {
 		e.metrics.takeoversLost.Inc()
+	}
+}
+
+// spend tells the other edges with the next batch that a ticket is good no more.
+func (e *Edge) spend(d admission.Decision) {
+	if d.Spent != 0 && e.talk != nil && !e.takeovers.spend(d.Spent) {
+		e.metrics.spentLost.Inc()
 	}
 }
 
@@ -225,16 +247,17 @@ func (e *Edge) sayTakeovers(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		for rest := e.takeovers.take(); len(rest) > 0; {
-			n := min(len(rest), takeoversInBatch*takeoverBytes)
-			message, err := proto.Marshal(&gatewayv1.Takeovers{Edge: e.cfg.ID, Sessions: rest[:n]})
+		for sessions, spent := e.takeovers.take(); len(sessions)+len(spent) > 0; {
+			n, m := min(len(sessions), takeoversInBatch*takeoverBytes), min(len(spent), takeoversInBatch*markBytes)
+			message, err := proto.Marshal(&gatewayv1.Takeovers{Edge: e.cfg.ID, Sessions: sessions[:n], Spent: spent[:m]})
 			if err == nil {
 				err = e.talk.Say(takeoverTopic, message)
 			}
 			if err != nil {
 				e.metrics.takeoversLost.Add(float64(n / takeoverBytes))
+				e.metrics.spentLost.Add(float64(m / markBytes))
 			}
-			rest = rest[n:]
+			sessions, spent = sessions[n:], spent[m:]
 		}
 	}
 }
@@ -254,11 +277,17 @@ func (e *Edge) hearTakeovers(ctx context.Context) {
 
 func (e *Edge) heardTakeovers(message []byte) {
 	var m gatewayv1.Takeovers
-	if err := proto.Unmarshal(message, &m); err != nil || len(m.Sessions)%takeoverBytes != 0 {
+	if err := proto.Unmarshal(message, &m); err != nil || len(m.Sessions)%takeoverBytes != 0 || len(m.Spent)%markBytes != 0 {
 		e.log.Warn("a batch of takeovers is damaged", "bytes", len(message))
 		return
 	}
-	if m.Edge == e.cfg.ID || len(m.Sessions) == 0 {
+	if m.Edge == e.cfg.ID {
+		return
+	}
+	if len(m.Spent) > 0 && e.sameRegion(m.Edge) { // elsewhere they are not good
+		e.metrics.spentTwice.Add(float64(e.gate.spent(m.Spent)))
+	}
+	if len(m.Sessions) == 0 {
 		return
 	}
 	for _, l := range e.loops {

@@ -94,7 +94,7 @@ func (m *model) turn(l *loop) bool {
 
 // say puts an edge's batch on its way to the others.
 func (m *model) say(e *Edge) {
-	sessions := e.takeovers.take()
+	sessions, _ := e.takeovers.take()
 	if len(sessions) == 0 {
 		return
 	}

@@ -198,9 +198,16 @@ func TestTakeoversAreBounded(t *testing.T) {
 		if ok := q.add(&session{attempt: uint64(i)}); ok != (i < takeoversPending) {
 			t.Fatalf("takeover %d: %v", i, ok)
 		}
+		if ok := q.spend(uint64(i)); ok != (i < takeoversPending) {
+			t.Fatalf("ticket %d: %v", i, ok)
+		}
 	}
-	if n := len(q.take()); n != takeoversPending*takeoverBytes {
+	sessions, spent := q.take()
+	if n := len(sessions); n != takeoversPending*takeoverBytes {
 		t.Errorf("%d bytes", n)
+	}
+	if n := len(spent); n != takeoversPending*markBytes {
+		t.Errorf("%d bytes of tickets", n)
 	}
 }
 

@@ -93,13 +93,13 @@ func (e *Edge) useTicket(a *application, t *ticket.Ticket) {
 			a.arrival.Lane = admission.LaneResume
 		}
 		if e.sameRegion(t.Edge) {
-			a.arrival.Pass = &admission.Pass{Nonce: t.Nonce, Slot: t.SlotFrom}
+			a.arrival.Pass = &admission.Pass{Nonce: t.Mark(), Slot: t.SlotFrom}
 		}
 	case ticket.Moved:
 		a.arrival.Lane = admission.LaneResume
 		if t.Target == "" || t.Target == e.cfg.ID { // a target is advice: elsewhere it is a resume
 			a.arrival.Lane = admission.LaneMoved
-			a.arrival.Move = &admission.Move{Operation: t.Operation, Edge: t.Edge, Until: t.SlotUntil, Anywhere: t.Target == ""}
+			a.arrival.Move = &admission.Move{Operation: t.Operation, Edge: t.Edge, Until: t.SlotUntil, Anywhere: t.Target == "", Mark: t.Mark()}
 		}
 	case ticket.Resume:
 		if a.arrival.Lane == admission.LaneFresh {

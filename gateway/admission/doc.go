@@ -18,7 +18,8 @@
 // a lane are never nearer than its rate allows and never more than 30 s out.
 //
 // Limits: the room holds what the lanes can serve in Wait and MaxWaiting in all; a
-// lane remembers 30 s of slots; grants and used passes are bounded in number.
+// lane remembers 30 s of slots; grants are bounded in number, marks of used tickets in
+// bytes (8 MiB).
 //
 // Left out on purpose: sockets, tickets and their keys (the caller mints a pass for
 // the slot that a Decision names), and what passes before TLS.

@@ -21,6 +21,7 @@ type Move struct {
 	Edge      string    // that it comes from
 	Until     time.Time // end of its slot; zero: none
 	Anywhere  bool      // sent to one address: any grant of the operation will do
+	Mark      uint64    // of the ticket, which is good once; 0: not known
 }
 
 // Pass is what a refused client was given, here or at another edge of the region.
@@ -42,6 +43,9 @@ type Decision struct {
 	Slot  time.Time
 	// Elsewhere: another edge may have room; After is short.
 	Elsewhere bool
+	// Spent is the mark of a ticket that is good no more, for the region's other edges
+	// (Gate.Spent); 0: none.
+	Spent uint64
 }
 
 // Capacity is how many conns the edge may hold.
@@ -60,7 +64,7 @@ type Gate struct {
 	lanes    [numLanes]lane
 	waiters  map[uint64]*waiter
 	grants   *Grants
-	used     nonces
+	spent    spent
 	share    Share
 	ceiling  ceiling
 	drains   int  // edges known to be leaving
@@ -82,7 +86,7 @@ func (l *lane) count() int { return l.passes.n + l.waiting.n }
 func New(s Settings, c Capacity, region string, r *rand.Rand, now time.Time) *Gate {
 	g := &Gate{
 		settings: s, capacity: c, region: region, rand: r,
-		waiters: make(map[uint64]*waiter), grants: NewGrants(), used: newNonces(),
+		waiters: make(map[uint64]*waiter), grants: NewGrants(), spent: newSpent(),
 		ceiling: newCeiling(now),
 	}
 	for _, l := range Lanes() {
@@ -174,17 +178,16 @@ func (g *Gate) Arrive(a Arrival, conns int, now time.Time) Decision {
 	}
 	w := &waiter{arrival: a, lane: a.Lane, deadline: now.Add(g.settings.Wait)}
 	if w.lane == LaneMoved {
-		w.grant = g.takeGrant(a.Move, now)
+		w.grant = g.takeGrant(w, now)
 	}
 	if w.lane == LaneNone || w.lane == LaneMoved && w.grant == nil {
 		w.lane = LaneResume // who comes on a lapsed grant is a resume
 	}
 	if g.showPass(w, now) {
-		slot := a.Pass.Slot
-		return Decision{ID: a.ID, Lane: w.lane, Cause: CauseEarly, After: slot.Sub(now), Slot: slot}
+		return early(w, now)
 	}
 	if !g.hasRoom(w, conns, now) {
-		g.grants.giveBack(w.grant)
+		g.putBack(w)
 		return g.elsewhere(a, w.lane, CauseFull)
 	}
 	l := &g.lanes[w.lane]
@@ -192,8 +195,7 @@ func (g *Gate) Arrive(a Arrival, conns int, now time.Time) Decision {
 		if !g.settings.Off {
 			l.bucket.take()
 		}
-		g.grants.came(w.grant)
-		return Decision{ID: a.ID, Verdict: Admit, Lane: w.lane}
+		return g.admit(w, now)
 	}
 	if !g.canWait(l, w, now) {
 		return g.refuse(w, CauseRate, now)
@@ -207,40 +209,22 @@ func (g *Gate) Arrive(a Arrival, conns int, now time.Time) Decision {
 	return Decision{ID: a.ID, Verdict: Wait, Lane: w.lane}
 }
 
+// admit lets w in; its token is taken.
+func (g *Gate) admit(w *waiter, now time.Time) Decision {
+	g.grants.came(w.grant)
+	return Decision{ID: w.arrival.ID, Verdict: Admit, Lane: w.lane, Spent: g.use(w, now)}
+}
+
 // TurnAway refuses an arrival for which the caller has no capacity of another kind.
 func (g *Gate) TurnAway(a Arrival, now time.Time) Decision {
 	w := &waiter{arrival: a, lane: a.Lane}
-	if w.lane == LaneNone {
+	if w.lane == LaneNone || w.lane == LaneMoved {
 		w.lane = LaneResume
 	}
+	if g.showPass(w, now) {
+		return early(w, now)
+	}
 	return g.refuse(w, CauseBusy, now)
-}
-
-func (g *Gate) takeGrant(m *Move, now time.Time) *grant {
-	if m == nil || !m.Until.IsZero() && now.After(m.Until.Add(grantGrace)) {
-		return nil
-	}
-	return g.grants.take(m, now)
-}
-
-// showPass looks at the pass of w; early: it is not good yet and keeps its slot.
-func (g *Gate) showPass(w *waiter, now time.Time) (early bool) {
-	p := w.arrival.Pass
-	if p == nil || w.lane == LaneMoved {
-		return false
-	}
-	const skew = 500 * time.Millisecond // clocks of edges differ
-	if now.Before(p.Slot.Add(-skew)) {
-		return p.Slot.Sub(now) <= Horizon
-	}
-	if now.After(p.Slot.Add(PassLife)) || !g.used.add(p.Nonce, now) {
-		return false // a newcomer
-	}
-	w.pass = true
-	l := &g.lanes[w.lane]
-	l.slots.turn(now)
-	l.slots.shown++
-	return false
 }
 
 // hasRoom: grants keep their room, and fresh clients leave the margin.
@@ -272,7 +256,10 @@ func (g *Gate) canWait(l *lane, w *waiter, now time.Time) bool {
 
 // refuse gives a slot of his own to whoever can keep it.
 func (g *Gate) refuse(w *waiter, cause Cause, now time.Time) Decision {
-	g.grants.giveBack(w.grant)
+	renewed := w.pass && w.arrival.Obeys
+	if !renewed {
+		g.putBack(w)
+	}
 	if w.lane == LaneMoved {
 		w.lane = LaneResume // no slot of its grant is left: it comes back as a resume
 	}
@@ -280,8 +267,8 @@ func (g *Gate) refuse(w *waiter, cause Cause, now time.Time) Decision {
 	l := &g.lanes[w.lane]
 	switch {
 	case !w.arrival.Obeys:
-	case w.pass:
-		d.Slot = l.slots.renew(g.rateThen(l), now, g.rand)
+	case renewed: // the new pass takes the place of the old one
+		d.Slot, d.Spent = l.slots.renew(g.rateThen(l), now, g.rand), g.use(w, now)
 	default:
 		ahead := now
 		if l.bucket.rate > 0 { // who is in the room is served or refused within Wait
@@ -317,6 +304,9 @@ func (g *Gate) Serve(dst []Decision, conns int, now time.Time) []Decision {
 		l := &g.lanes[name]
 		for _, q := range []*list{&l.passes, &l.waiting} {
 			for w := q.first; w != nil; w = q.first {
+				if g.demote(w) {
+					continue
+				}
 				d, ok := g.serve(l, w, conns, now)
 				if !ok {
 					break
@@ -337,25 +327,24 @@ func (g *Gate) Serve(dst []Decision, conns int, now time.Time) []Decision {
 func (g *Gate) serve(l *lane, w *waiter, conns int, now time.Time) (Decision, bool) {
 	switch {
 	case g.draining:
-		g.grants.giveBack(w.grant)
+		g.putBack(w)
 		return g.elsewhere(w.arrival, w.lane, CauseDraining), true
 	case g.hasRoom(w, conns, now) && l.bucket.ready(now):
 		l.bucket.take()
-		g.grants.came(w.grant)
-		return Decision{ID: w.arrival.ID, Verdict: Admit, Lane: w.lane}, true
+		return g.admit(w, now), true
 	case now.Before(w.deadline):
 		return Decision{}, false
 	case g.hasRoom(w, conns, now):
 		return g.refuse(w, CauseWaited, now), true
 	}
-	g.grants.giveBack(w.grant)
+	g.putBack(w)
 	return g.elsewhere(w.arrival, w.lane, CauseFull), true
 }
 
 // Gone takes a waiting client out that hung up.
 func (g *Gate) Gone(id uint64) {
 	if w := g.waiters[id]; w != nil {
-		g.grants.giveBack(w.grant)
+		g.putBack(w)
 		g.remove(w)
 	}
 }

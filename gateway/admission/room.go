@@ -8,6 +8,7 @@ type waiter struct {
 	lane     Lane
 	grant    *grant // reserved for it; nil: none
 	pass     bool   // has a good one: served before newcomers
+	mark     uint64 // of the ticket that it uses, pass or moved; 0: none
 	deadline time.Time
 
 	list       *list
@@ -41,6 +42,26 @@ func (l *list) pushFirst(w *waiter) {
 		l.first.prev = w
 	}
 	l.first = w
+	l.n++
+}
+
+// insert puts w among those who wait, by its deadline.
+func (l *list) insert(w *waiter) {
+	before := l.last
+	for before != nil && before.deadline.After(w.deadline) {
+		before = before.prev
+	}
+	if before == l.last {
+		l.push(w)
+		return
+	}
+	w.list, w.prev = l, before
+	if before == nil {
+		w.next, l.first = l.first, w
+	} else {
+		w.next, before.next = before.next, w
+	}
+	w.next.prev = w
 	l.n++
 }
 

@@ -12,6 +12,8 @@ type Status struct {
 	ResumePerSecond float64
 	FreshPerSecond  float64
 	Ceiling         float64
+	SpentBytes      int    // that tickets used once are remembered by
+	SpentDropped    uint64 // of them, forgotten before their time
 }
 
 // Status of now.
@@ -19,6 +21,7 @@ func (g *Gate) Status(conns int, now time.Time) Status {
 	s := Status{
 		Headroom: max(g.capacity.MaxConns-g.capacity.Margin-conns-g.grants.Outstanding(now), 0),
 		Granted:  g.grants.Confirmed(now), Ceiling: g.Ceiling(),
+		SpentBytes: g.spent.bytes(), SpentDropped: g.spent.dropped,
 	}
 	if g.draining {
 		s.Headroom = 0

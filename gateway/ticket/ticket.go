@@ -24,7 +24,9 @@
 package ticket
 
 import (
+	"encoding/binary"
 	"errors"
+	"hash/fnv"
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/auth"
@@ -103,6 +105,22 @@ type Ticket struct {
 	Partial      bool // rights were left out
 
 	rights string
+}
+
+// Mark tells a ticket that is good once from all others, the same at every edge; 0: it
+// is none.
+func (t *Ticket) Mark() uint64 {
+	switch {
+	case t.Kind == Pass:
+		return t.Nonce
+	case t.Kind == Moved && t.HasSession:
+		h := fnv.New64a()
+		h.Write(t.Session[:])
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(t.SlotFrom.UnixMilli())))
+		h.Write([]byte(t.Operation))
+		return h.Sum64()
+	}
+	return 0
 }
 
 // Claims is the identity and the rights; nil without identity.

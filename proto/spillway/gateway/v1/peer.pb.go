@@ -570,12 +570,15 @@ func (*PeerResponse_Offer) isPeerResponse_Response() {}
 
 func (*PeerResponse_Confirmed) isPeerResponse_Response() {}
 
-// Takeovers says which sessions an edge has welcomed, each 100 ms at most.
+// Takeovers says which sessions an edge has welcomed and which tickets that are good
+// once it has taken, each 100 ms at most.
 type Takeovers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Edge  string                 `protobuf:"bytes,1,opt,name=edge,proto3" json:"edge,omitempty"`
 	// 24 bytes each: session (16), attempt (8, big endian).
-	Sessions      []byte `protobuf:"bytes,2,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Sessions []byte `protobuf:"bytes,2,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// 8 bytes each, big endian: the mark of a pass or of a moved ticket without a target.
+	Spent         []byte `protobuf:"bytes,3,opt,name=spent,proto3" json:"spent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -620,6 +623,13 @@ func (x *Takeovers) GetEdge() string {
 func (x *Takeovers) GetSessions() []byte {
 	if x != nil {
 		return x.Sessions
+	}
+	return nil
+}
+
+func (x *Takeovers) GetSpent() []byte {
+	if x != nil {
+		return x.Spent
 	}
 	return nil
 }
@@ -671,10 +681,11 @@ const file_spillway_gateway_v1_peer_proto_rawDesc = "" +
 	"\x05offer\x18\x01 \x01(\v2\x1f.spillway.gateway.v1.GrantOfferH\x00R\x05offer\x12C\n" +
 	"\tconfirmed\x18\x02 \x01(\v2#.spillway.gateway.v1.GrantConfirmedH\x00R\tconfirmedB\n" +
 	"\n" +
-	"\bresponse\";\n" +
+	"\bresponse\"Q\n" +
 	"\tTakeovers\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x1a\n" +
-	"\bsessions\x18\x02 \x01(\fR\bsessionsBEZCgithub.com/spillway-io/spillway/proto/spillway/gateway/v1;gatewayv1b\x06proto3"
+	"\bsessions\x18\x02 \x01(\fR\bsessions\x12\x14\n" +
+	"\x05spent\x18\x03 \x01(\fR\x05spentBEZCgithub.com/spillway-io/spillway/proto/spillway/gateway/v1;gatewayv1b\x06proto3"
 
 var (
 	file_spillway_gateway_v1_peer_proto_rawDescOnce sync.Once
