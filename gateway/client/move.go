@@ -24,10 +24,19 @@ type move struct {
 	deadline time.Time // of the edge that is left; no attempt begins after it
 	failures int       // of backoff
 	tries    int
+	tried    bool // an attempt by this plan has begun: its end makes the next plan
+}
+
+// replan is what the end of an attempt says of the next one. A `reconnect` that came
+// meanwhile knows more.
+func (mv *move) replan(p plan) {
+	if mv.tried {
+		mv.plan, mv.tried = p, false
+	}
 }
 
 // reconnect: the edge of l wants this client elsewhere. Said again, it changes the
-// plan; an attempt under way goes on.
+// plan; an attempt under way goes on, and if it fails the new plan counts.
 func (m *machine) reconnect(now time.Time, l *link, r *clientv1.Reconnect) {
 	if l == m.old {
 		return
@@ -71,6 +80,7 @@ func (m *machine) moveOn(now time.Time) {
 	mv.tries++
 	m.ahead = m.dial(now, mv.plan, mv.failures)
 	mv.pass = "" // good once
+	mv.tried = true
 }
 
 // moveFailed: the attempt is over, the connection that was to be left lives on.
@@ -98,7 +108,7 @@ func (m *machine) moveAgain(now time.Time, l *link, e loss) {
 		}
 		next.at, next.told = now.Add(m.backoff(&mv.failures)), false
 	}
-	mv.plan = next
+	mv.replan(next)
 	m.leave(now, l)
 	if e.code.Reaction() == wire.NewCredentials && m.hasProvider {
 		m.needToken = true
@@ -148,7 +158,7 @@ func (l *link) sameNode(other *link) bool { return l.node != "" && l.node == oth
 func (m *machine) sameNode(now time.Time, old, l *link) {
 	m.stats.MoveFailures++
 	again := *old.leave
-	again.plan = plan{at: now.Add(m.backoff(&again.failures))}
+	again.replan(plan{at: now.Add(m.backoff(&again.failures))})
 	l.leave = &again
 	m.do(tellMove{Move{
 		Reason: again.reason, From: old.node, Attempts: again.tries, Took: now.Sub(again.heardAt), Err: errSameNode,

@@ -34,6 +34,38 @@ func TestMoveAfterMove(t *testing.T) {
 	})
 }
 
+// A hint that comes while an attempt is under way is followed when that attempt fails,
+// or leads back to the same edge.
+func TestANewerHintOutlivesTheAttemptUnderWay(t *testing.T) {
+	for name, end := range map[string]func(m *moving, p *peer) *peer{
+		"fails": func(m *moving, p *peer) *peer { p.cut(); return m.old },
+		"leads back": func(m *moving, p *peer) *peer {
+			p.hello("edge-1", "same", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
+			m.old.expectClose(1000)
+			return p
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scene(t, func(t *testing.T, s *server) {
+				m := newMoving(t, s)
+				m.old.send(0, goAnywhere)
+				p := s.accept()
+				m.old.send(0, goElsewhere)
+				synctest.Wait()
+				from := end(m, p)
+				p = s.accept()
+				if p.addr != "other.test:80" {
+					t.Errorf("came to %s", p.addr)
+				}
+				p.hello("edge-2", "second", `{"channel":"a","epoch":"e","offset":4,"recovered":true}`)
+				from.expectClose(1000)
+				m.uninterrupted(t, 1)
+				go p.drain()
+			})
+		})
+	}
+}
+
 func TestStopDuringAMoveClosesBoth(t *testing.T) {
 	scene(t, func(t *testing.T, s *server) {
 		m := newMoving(t, s)
