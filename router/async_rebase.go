@@ -44,7 +44,8 @@ func (s *sequencer) renewRows(ctx context.Context, batch []*asyncWork) error {
 	for i, w := range of {
 		r := &renewals[i]
 		if rows[i].Epoch != r.New || rows[i].Offset != r.Head {
-			w.row, w.events = point{}, nil // somebody was faster: read again
+			s.rowUnknown(w) // somebody was faster: read again
+			w.row, w.events = point{}, nil
 			continue
 		}
 		w.row = point{r.New, r.Head}

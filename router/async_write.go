@@ -26,7 +26,7 @@ type asyncWork struct {
 // runWrites writes behind, until ctx ends. Its owner is Router.Run.
 func (s *sequencer) runWrites(ctx context.Context) error {
 	failures := 0
-	for {
+	for ctx.Err() == nil {
 		batch := s.takeWrites()
 		if len(batch) == 0 {
 			select {
@@ -51,9 +51,10 @@ func (s *sequencer) runWrites(ctx context.Context) error {
 		}
 		failures++
 		if !pause(ctx, backoff(s.wait, failures)) {
-			return nil
+			break
 		}
 	}
+	return nil
 }
 
 // takeWrites forms a batch of channels in order, up to the bounds.
@@ -161,25 +162,28 @@ func (s *sequencer) findWritten(ctx context.Context, batch []*asyncWork) error {
 		if err != nil {
 			return fmt.Errorf("read what may have been written: %w", err)
 		}
-		if p := &pages[0]; p.Epoch == w.epoch && p.Head == w.row.offset && sameAsBus(p.Events, ours) {
-			s.wrote(w, w.row.offset)
-			w.written, w.events = w.row.offset, nil // the rest comes next
+		p := &pages[0]
+		if p.Epoch != w.epoch {
+			continue
+		}
+		if n := uint64(common(p.Events, ours)); n > 0 { // what is behind them is another's
+			w.written += n
+			s.wrote(w, w.written)
+			w.events = w.events[min(n, uint64(len(w.events))):]
 		}
 	}
 	return nil
 }
 
-func sameAsBus(stored []history.Event, ours []*gatewayv1.BusEvent) bool {
-	if len(stored) != len(ours) {
-		return false
-	}
-	for i, e := range busEvents(stored) {
+// common is how many events the store has as they are here, from the first on.
+func common(stored []history.Event, ours []*gatewayv1.BusEvent) int {
+	for i, e := range busEvents(stored[:min(len(stored), len(ours))]) {
 		o := ours[i]
 		if e.Offset != o.Offset || e.TimeMs != o.TimeMs || e.Binary != o.Binary || e.From != o.From || !bytes.Equal(e.Data, o.Data) || !bytes.Equal(e.Meta, o.Meta) {
-			return false
+			return i
 		}
 	}
-	return true
+	return min(len(stored), len(ours))
 }
 
 // appendAsync writes runs; what the store refuses is found by halving.

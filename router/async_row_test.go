@@ -1,0 +1,72 @@
+package router
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/spillway-io/spillway/router/history"
+)
+
+// An event that the store refuses leaves a hole, and the row is not where it was: the
+// channel goes on behind what is there, and the writer does not ask for ever.
+func TestAHoleBehindARowThatMovedIsWrittenAround(t *testing.T) {
+	n := start(t, nil, nil)
+	n.store.onAppend(func(_ context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error) {
+		for _, e := range runs[0].Events {
+			if strings.Contains(string(e.Data), "refused") {
+				return nil, &history.RefusedError{Err: errAway}
+			}
+		}
+		return next()
+	})
+	first := n.publish1("later:a", `1`, "")
+	n.eventuallyStored("later:a", "1")
+	epoch := n.row("later:a").Epoch
+	other := history.Run{Channel: "later:a", Epoch: epoch, Head: first.Offset, Events: []history.Event{{Offset: first.Offset + 1, Data: []byte(`"another's"`)}}}
+	if outcomes, err := n.store.Store.Append(testContext(t), []history.Run{other}); err != nil || outcomes[0] != history.Stored {
+		t.Fatalf("another writes: %v, %v", outcomes, err)
+	}
+	_, _ = n.publishErr("later:a", `"refused"`, "")
+	n.publish1("later:a", `3`, "")
+	n.eventuallyStored("later:a", `1 "another's" 3`)
+	if head := n.row("later:a"); head.Epoch <= epoch {
+		t.Errorf("no new epoch tells that something is missing: %v, it was %d", head, epoch)
+	}
+}
+
+// row is what the store has of a channel.
+func (n *node) row(channel string) history.Head {
+	n.t.Helper()
+	heads, err := n.store.Store.Heads(testContext(n.t), []history.HeadQuery{{Channel: channel}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return heads[0]
+}
+
+// A write of unknown outcome was stored, and another has written behind it: what is ours
+// is recognised, and not written once more.
+func TestAWriteBeforeAnothersIsRecognised(t *testing.T) {
+	n := start(t, nil, nil)
+	n.publish1("later:a", `1`, "")
+	n.eventuallyStored("later:a", "1")
+	epoch := n.row("later:a").Epoch
+	hold := make(chan struct{})
+	n.store.onAppend(func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error) {
+		<-hold
+		n.store.onAppend(nil)
+		if _, err := next(); err != nil {
+			t.Error(err)
+		}
+		other := history.Run{Channel: "later:a", Epoch: epoch, Head: runs[0].NewHead(), Events: []history.Event{{Offset: runs[0].NewHead() + 1, Data: []byte(`"another's"`)}}}
+		if outcomes, err := n.store.Store.Append(ctx, []history.Run{other}); err != nil || outcomes[0] != history.Stored {
+			t.Errorf("another writes: %v, %v", outcomes, err)
+		}
+		return nil, errAway
+	})
+	n.publish1("later:a", `2`, "")
+	n.publish1("later:a", `3`, "")
+	close(hold)
+	n.eventuallyStored("later:a", `1 2 "another's" 3`)
+}
