@@ -16,9 +16,19 @@ import (
 
 // A full disk is a store that is away: publishers hear UNAVAILABLE, no event is
 // refused, what was acked stays, and when there is room nobody starts anything
-// again.
+// again. A server whose log is full goes down, and is started until it stays.
 func TestFullDiskIsUnavailableAndNothingIsRefused(t *testing.T) {
-	dsn, makeRoom := pgtest.Start(t, pgtest.NoSync).NewSmallDatabase(t)
+	t.Run("tables", func(t *testing.T) {
+		dsn, makeRoom := pgtest.Start(t, pgtest.NoSync).NewSmallDatabase(t)
+		publishUntilFull(t, dsn, makeRoom)
+	})
+	t.Run("log", func(t *testing.T) {
+		server, makeRoom := pgtest.StartWithSmallLog(t)
+		publishUntilFull(t, server.DSN("postgres"), makeRoom)
+	})
+}
+
+func publishUntilFull(t *testing.T, dsn string, makeRoom func()) {
 	cfg := postgres.Default()
 	cfg.DSN = dsn
 	store, err := postgres.Open(context.Background(), cfg)

@@ -18,6 +18,15 @@ func TestFullDiskLosesNothingAndGoesOn(t *testing.T) {
 	historytest.Full(t, openAt(dsn), func(history.Store) { makeRoom() })
 }
 
+// The disk of the write-ahead log is full: the server panics, and again whenever it is
+// started, until there is room.
+func TestFullLogLosesNothingAndGoesOn(t *testing.T) {
+	server, makeRoom := pgtest.StartWithSmallLog(t)
+	dsn := server.DSN("postgres")
+	incompressible(t, dsn)
+	historytest.FullDown(t, openAt(dsn), makeRoom)
+}
+
 // incompressible makes the tables, and big events of zeros take their room.
 func incompressible(t *testing.T, dsn string) {
 	s, err := openAt(dsn)()

@@ -46,6 +46,7 @@ type Server struct {
 	// Immutable after New.
 	bin        string // folder of initdb and postgres
 	dir        string // ours: data, password, sockets, log
+	walDir     string // of the write-ahead log; "": with the data
 	password   string
 	port       int
 	settings   []string            // as postgres -c takes them
@@ -59,12 +60,16 @@ type Server struct {
 
 // New makes and starts a cluster; Remove ends it. The settings, name=value, go over
 // those that it has anyway.
-func New(settings ...string) (*Server, error) {
+func New(settings ...string) (*Server, error) { return NewLogging("", settings...) }
+
+// NewLogging is New with the write-ahead log in an empty folder of its own, in
+// segments of 1 MiB.
+func NewLogging(walDir string, settings ...string) (*Server, error) {
 	bin, err := Find()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, password: rand.Text(), settings: settings}
+	s := &Server{bin: bin, walDir: walDir, password: rand.Text(), settings: settings}
 	if os.Geteuid() == 0 {
 		if s.credential, err = credentialOf("postgres", "nobody"); err != nil {
 			return nil, err
@@ -140,13 +145,19 @@ func (s *Server) init() error {
 	if err := os.WriteFile(passwordFile, []byte(s.password), 0o600); err != nil {
 		return err
 	}
-	for _, path := range []string{s.dir, passwordFile} {
+	args := []string{"--pgdata=" + s.data(), "--username=" + superuser, "--pwfile=" + passwordFile,
+		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"}
+	own := []string{s.dir, passwordFile}
+	if s.walDir != "" {
+		args = append(args, "--waldir="+s.walDir, "--wal-segsize=1")
+		own = append(own, s.walDir)
+	}
+	for _, path := range own {
 		if err := s.Own(path); err != nil {
 			return err
 		}
 	}
-	cmd := s.command("initdb", "--pgdata="+s.data(), "--username="+superuser, "--pwfile="+passwordFile,
-		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
+	cmd := s.command("initdb", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}

@@ -22,6 +22,15 @@ type process struct {
 	exited chan struct{} // closed when it has been waited for
 }
 
+func (p *process) over() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 // PID of the postmaster, 0 if it does not run.
 func (s *Server) PID() int {
 	s.mu.Lock()
@@ -38,7 +47,7 @@ func (s *Server) PID() int {
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.process != nil {
+	if s.process != nil && !s.process.over() {
 		return nil
 	}
 	deadline := time.Now().Add(startTimeout)
@@ -48,6 +57,23 @@ func (s *Server) Restart() error {
 			return err
 		}
 		<-time.After(100 * time.Millisecond)
+	}
+}
+
+// KeepRunning starts the server again whenever it has ended by itself, as a service
+// manager does, as often as it takes, until ctx ends. What Stop or Kill ended is left.
+func (s *Server) KeepRunning(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		s.mu.Lock()
+		if s.process != nil && s.process.over() {
+			_ = s.startLocked(time.Now().Add(startTimeout)) // the next try
+		}
+		s.mu.Unlock()
 	}
 }
 
