@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -163,13 +162,7 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	overflows := func() float64 {
-		var m dto.Metric
-		if err := n.metrics.overflows.Write(&m); err != nil {
-			t.Fatal(err)
-		}
-		return m.Counter.GetValue()
-	}
+	overflows := func() float64 { return counted(n.metrics.overflows) }
 	data := `"` + strings.Repeat("x", each) + `"` // one for all that clients send
 	send := func(name func(int) string) *routerv1.PublishBatchResponse {
 		request := &routerv1.PublishBatchRequest{}

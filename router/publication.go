@@ -90,12 +90,17 @@ func newCall(n int) *call {
 	return c
 }
 
-// finish ends a publication that its caller still waits for. The committer that
-// took it, or nobody yet, may call it.
+// finish ends a publication. The committer that took it, or nobody yet, may call it;
+// who gave up meanwhile has been counted.
 func (p *publication) finish(res result) {
 	p.result = res
-	p.stage.Store(done)
-	c := p.call
+	if p.stage.Swap(done) != abandoned {
+		p.call.ended()
+	}
+}
+
+// ended counts a publication that needs no waiting any more.
+func (c *call) ended() {
 	if c.pending.Add(-1) > 0 {
 		return
 	}
@@ -132,6 +137,7 @@ func (c *call) results(pubs []*publication) []result {
 // giveUp is the result of a publication whose caller waits no more.
 func (p *publication) giveUp() result {
 	if p.stage.CompareAndSwap(queued, abandoned) {
+		p.call.ended() // it is never numbered: the flow need not wait for it
 		if p.uncertain {
 			return unknownOutcome
 		}

@@ -82,8 +82,10 @@ func (r *Router) publish(ctx context.Context, pubs []*publication, f *flow) {
 			g = &group{owner: owner}
 			remote[owner.Id] = g
 		}
-		p.stage.Store(taken) // who gives up from here on knows nothing of the outcome
-		g.pubs = append(g.pubs, p)
+		// Who gives up from here on knows nothing of the outcome; who has is told "not stored".
+		if p.stage.CompareAndSwap(queued, taken) {
+			g.pubs = append(g.pubs, p)
+		}
 	}
 	r.forward(ctx, remote, f)
 }

@@ -24,7 +24,7 @@ type pubStream struct {
 	flights chan *streamFlight // the same capacity, so that who has a place never waits
 	wake    chan struct{}      // capacity 1: a call of this stream has finished
 
-	mu     sync.Mutex // guards closed; held while a request is taken
+	mu     sync.Mutex // guards closed, and that nothing joins flights after it
 	closed bool       // no more are taken
 
 	flow flow // owned by the reader
@@ -124,17 +124,25 @@ func (p *pubStream) read() error {
 }
 
 func (p *pubStream) take(request *routerv1.PublishStreamRequest) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
 	f := &streamFlight{deadline: time.Now().Add(p.cfg.PublishDeadline)}
 	f.call.notify = p.wake
 	f.call.pending.Store(int64(len(request.Publications)))
 	f.pubs = p.prepare(&f.call, request.Publications, nil)
-	p.flights <- f
+	if !p.enter(f) {
+		return false
+	}
+	// Without the lock: it may wait for the flow, and answers must not wait with it.
 	p.flow.deadline = f.deadline
 	p.publish(p.stream.Context(), f.pubs, &p.flow)
 	return true
+}
+
+// enter lets a request be answered; false: no more are taken.
+func (p *pubStream) enter(f *streamFlight) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.flights <- f
+	}
+	return !p.closed
 }
