@@ -286,7 +286,8 @@ func (r *reads) learnLocked(took time.Duration, inVain bool) {
 
 // mark is where a channel stood before it was read.
 type mark struct {
-	ch      *channel // nil: not ours, nothing is kept
+	ch      *channel // nil: not here, or memory numbers it
+	ours    bool     // what is read is kept
 	version uint64
 	trust   trust
 	shown   point
@@ -296,12 +297,18 @@ func (r *reads) mark(flights []*flight) []mark {
 	marks := make([]mark, len(flights))
 	t := r.own.now()
 	for i, f := range flights {
-		if f.ns.Durability != Committed || !r.own.owned(f.key.channel) {
-			continue // memory knows better, or nothing
+		if f.ns.Durability != Committed {
+			continue // memory knows better
 		}
+		ours := r.own.owned(f.key.channel)
 		s := r.table.lock(f.key.channel)
-		ch := r.table.getLocked(s, f.key.channel, f.ns)
-		marks[i] = mark{ch, ch.version, t, ch.shown}
+		ch := s.channels[f.key.channel]
+		if ours {
+			ch = r.table.getLocked(s, f.key.channel, f.ns)
+		}
+		if ch != nil {
+			marks[i] = mark{ch, ours, ch.version, t, ch.shown}
+		}
 		s.mu.Unlock()
 	}
 	return marks
@@ -380,7 +387,8 @@ func (r *reads) create(ctx context.Context, flights []*flight, missing []int, re
 	}
 }
 
-// keep takes what was read into the table, if the channel is ours.
+// keep takes what was read into the table, if the channel is ours. What is here of
+// another's goes if it is of an epoch that is over.
 func (r *reads) keep(f *flight, m mark, res *readResult) {
 	if m.ch == nil {
 		return
@@ -389,6 +397,12 @@ func (r *reads) keep(f *flight, m mark, res *readResult) {
 	defer s.mu.Unlock()
 	if s.channels[f.key.channel] != m.ch {
 		return // evicted meanwhile
+	}
+	if !m.ours {
+		if m.ch.known && m.ch.epoch < res.epoch {
+			r.table.forgetLocked(m.ch)
+		}
+		return
 	}
 	r.table.loadedLocked(m.ch, res.epoch, res.head, m.version, m.trust)
 	if !m.ch.known || m.ch.epoch != res.epoch {

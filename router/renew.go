@@ -124,9 +124,10 @@ func (f *flight) seen() point {
 	return most
 }
 
-// renew begins new epochs for channels of which less was read than was shown before;
-// for what edges alone say, only in channels that are ours. Results that turn out
-// to be old become errors.
+// renew begins new epochs for channels of which less was read than was shown before:
+// also if they are another's, since the row is the fence, and who has a tail that the
+// store has lost would else tell it. For what edges alone say only in channels that are
+// ours. Results that turn out to be old become errors.
 func (r *reads) renew(ctx context.Context, flights []*flight, marks []mark, results []readResult) {
 	at := make(map[string]int) // Heads wants distinct channels
 	var queries []history.HeadQuery
@@ -175,10 +176,13 @@ func (r *reads) claimed(ch *channel) {
 	ch.claimed = time.Now()
 }
 
-// credible limits what an edge can bring about alone: one new epoch a minute.
+// credible limits what an edge can bring about alone: one new epoch a minute, at the owner.
 func (r *reads) credible(f *flight, m *mark, res *readResult) bool {
 	if m.shown.above(point{res.epoch, res.head}) {
 		return true
+	}
+	if !m.ours {
+		return false
 	}
 	m.ch.shard.mu.Lock()
 	defer m.ch.shard.mu.Unlock()
