@@ -227,6 +227,9 @@ func TestRouterStoreAndAddresses(t *testing.T) {
 	for text, want := range map[string]string{
 		"store: {}\n":                                                           `store: "0 named": exactly one of postgres, postgres_file and sqlite`,
 		"store: {sqlite: a, postgres: b}\n":                                     `store: "2 named": exactly one of postgres, postgres_file and sqlite`,
+		"store: {postgres: a, sqlite_max_bytes: 2000000}\n":                     `store.sqlite_max_bytes: 2000000: needs store.sqlite`,
+		"store: {sqlite: a, sqlite_max_bytes: 1000}\n":                          `store.sqlite_max_bytes: 1000: must be 0 or at least 1,048,576`,
+		"store: {sqlite: a, sqlite_max_bytes: -5}\n":                            `store.sqlite_max_bytes: -5: must be 0 or at least 1,048,576`,
 		"store: {sqlite: a}\nlisten: 0.0.0.0:1\n":                               `advertise_addr: "": must be set when listen is every address of the host`,
 		"store: {sqlite: a}\nnamespaces: {chat: {durability: fast}}\n":          `namespaces.chat.durability: "fast": must be committed, async or none`,
 		"store: {sqlite: a}\ntls: {client_ca_file: " + os.DevNull + "}\n":       `tls.client_ca_file: "` + os.DevNull + `": needs tls.cert_file and tls.key_file`,

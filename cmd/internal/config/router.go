@@ -25,12 +25,13 @@ type RouterFile struct {
 
 // Store is where events are kept. Exactly one must be named.
 type Store struct {
-	Postgres     string `yaml:"postgres"`      // connection string; if it has a password, better postgres_file
-	PostgresFile string `yaml:"postgres_file"` // a file that holds the connection string
-	SQLite       string `yaml:"sqlite"`        // path of a file; its folder must exist. For a single router
-	Migrate      bool   `yaml:"migrate"`       // bring PostgreSQL's tables up to date at start; default true
-	WriteConns   int    `yaml:"write_conns"`   // most PostgreSQL connections that write; default 4
-	ReadConns    int    `yaml:"read_conns"`    // most connections that read; default 4
+	Postgres     string `yaml:"postgres"`         // connection string; if it has a password, better postgres_file
+	PostgresFile string `yaml:"postgres_file"`    // a file that holds the connection string
+	SQLite       string `yaml:"sqlite"`           // path of a file; its folder must exist. For a single router
+	SQLiteMax    int    `yaml:"sqlite_max_bytes"` // most bytes of that file: past it publishes answer UNAVAILABLE until retention has made room, as on a full disk; 0: no bound. Default 0
+	Migrate      bool   `yaml:"migrate"`          // bring PostgreSQL's tables up to date at start; default true
+	WriteConns   int    `yaml:"write_conns"`      // most PostgreSQL connections that write; default 4
+	ReadConns    int    `yaml:"read_conns"`       // most connections that read; default 4
 }
 
 // Namespace is one kind of channels.
@@ -132,6 +133,12 @@ func (c *checks) store(s *Store) {
 		c.bad("store", fmt.Sprintf("%d named", named), "exactly one of postgres, postgres_file and sqlite")
 	}
 	c.file("store.postgres_file", s.PostgresFile)
+	switch {
+	case s.SQLiteMax != 0 && s.SQLite == "":
+		c.bad("store.sqlite_max_bytes", s.SQLiteMax, "needs store.sqlite")
+	case s.SQLiteMax != 0 && s.SQLiteMax < 1<<20:
+		c.bad("store.sqlite_max_bytes", s.SQLiteMax, "must be 0 or at least 1,048,576")
+	}
 	if s.WriteConns < 1 {
 		c.bad("store.write_conns", s.WriteConns, "must be above 0")
 	}

@@ -82,7 +82,7 @@ const storeRetry = 2 * time.Second
 func openStore(ctx context.Context, cfg *config.Store, log *slog.Logger) (history.Store, error) {
 	if cfg.SQLite != "" {
 		sc := sqlite.Default()
-		sc.Path = cfg.SQLite
+		sc.Path, sc.MaxBytes = cfg.SQLite, int64(cfg.SQLiteMax)
 		store, err := sqlite.Open(ctx, sc)
 		if err != nil {
 			return nil, fmt.Errorf("store.sqlite: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/router"
+	"github.com/spillway-io/spillway/router/history"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -78,5 +79,30 @@ func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 	_, err = openStore(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err == nil || ctx.Err() == nil {
 		t.Errorf("it did not wait: %v", err)
+	}
+}
+
+// A bound on the file of SQLite is a full disk to those who publish: nothing is stored past it.
+func TestTheFileOfSQLiteHasItsBound(t *testing.T) {
+	cfg := config.Store{SQLite: filepath.Join(t.TempDir(), "history.db"), SQLiteMax: 1 << 20}
+	store, err := openStore(t.Context(), &cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	heads, err := store.Heads(t.Context(), []history.HeadQuery{{Channel: "chat:a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := heads[0]
+	for range 100 {
+		run := history.Run{Channel: "chat:a", Epoch: head.Epoch, Head: head.Offset, Events: []history.Event{{Offset: head.Offset + 1, Data: make([]byte, 50<<10), Binary: true}}}
+		if _, err = store.Append(t.Context(), []history.Run{run}); err != nil {
+			break
+		}
+		head.Offset++
+	}
+	if bytes := head.Offset * 50 << 10; err == nil || bytes > 1<<20 || bytes < 1<<19 {
+		t.Errorf("%d bytes were stored in a file of 1 MiB, then %v", bytes, err)
 	}
 }
