@@ -63,9 +63,11 @@ type channel struct {
 	lastPublish time.Time
 	quietQueued bool // waits in the repeater's list
 
-	// least recently used list of the shard
+	// list of the shard that it is in
 	prev, next *channel
+	came       time.Time // into the table
 	used       time.Time
+	often      bool  // used again after a while: in the list of those
 	bytes      int64 // what it counts in the cache
 }
 
@@ -73,17 +75,28 @@ type channel struct {
 type shard struct {
 	mu       sync.Mutex // guards all below and every channel in it
 	channels map[string]*channel
-	lru      channel // sentinel: lru.next is the most recently used
+	once     channel // sentinel: once.next is the most recently used of those not used often
+	often    channel // the same of the others
 }
+
+// A channel that is used again oftenAfter or later after it came is used often. Those that
+// came for one question, or one publish, go first as long as they have a quarter of
+// the bytes: a storm of returning clients, or a scan over a million channels, so lets go
+// of itself and not of what is published on all day. Two questions in a row, as each
+// client asks that comes back, are one use.
+const oftenAfter = 10 * time.Second
 
 // table holds the channels that this router knows, bounded in bytes: past the
 // bound the least recently used go whole, head and tail.
+//
+//	0 <= often <= bytes
 type table struct {
 	seed     maphash.Seed
 	limit    int64
 	metrics  *metrics
 	shards   [shards]shard
 	bytes    atomic.Int64
+	often    atomic.Int64 // of bytes, those of channels used often
 	channels atomic.Int64
 	evicting atomic.Bool
 	volatile func() // called before channels that memory numbers are evicted; a shard is locked
@@ -94,7 +107,8 @@ func newTable(limit int64, m *metrics) *table {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.channels = make(map[string]*channel)
-		s.lru.prev, s.lru.next = &s.lru, &s.lru
+		s.once.prev, s.once.next = &s.once, &s.once
+		s.often.prev, s.often.next = &s.often, &s.often
 	}
 	return t
 }
@@ -111,7 +125,7 @@ func (t *table) getLocked(s *shard, name string, ns *Namespace) *channel {
 	now := time.Now()
 	ch := s.channels[name]
 	if ch == nil {
-		ch = &channel{name: name, ns: ns, shard: s}
+		ch = &channel{name: name, ns: ns, shard: s, came: now}
 		s.channels[name] = ch
 		t.channels.Add(1)
 		t.accountLocked(ch, entryBytes+2*int64(len(name)))
@@ -119,7 +133,15 @@ func (t *table) getLocked(s *shard, name string, ns *Namespace) *channel {
 		ch.unlink()
 	}
 	ch.used = now
-	ch.prev, ch.next = &s.lru, s.lru.next
+	if !ch.often && now.Sub(ch.came) >= oftenAfter {
+		ch.often = true
+		t.often.Add(ch.bytes)
+	}
+	list := &s.once
+	if ch.often {
+		list = &s.often
+	}
+	ch.prev, ch.next = list, list.next
 	ch.prev.next, ch.next.prev = ch, ch
 	return ch
 }
@@ -132,6 +154,9 @@ func (ch *channel) unlink() {
 func (t *table) accountLocked(ch *channel, delta int64) {
 	ch.bytes += delta
 	t.bytes.Add(delta)
+	if ch.often {
+		t.often.Add(delta)
+	}
 }
 
 // busyLocked says that a committer or a queue refers to the channel.
@@ -150,22 +175,28 @@ func (t *table) shrink() {
 	}
 	defer t.evicting.Store(false)
 	for t.bytes.Load() > t.limit-t.limit/16 {
-		s := t.oldestShard()
+		often := t.bytes.Load()-t.often.Load() <= t.limit/4
+		s := t.oldestShard(often)
+		if s == nil {
+			often = !often
+			s = t.oldestShard(often)
+		}
 		if s == nil {
 			break // all busy: queues are bounded by themselves
 		}
-		t.evictOne(s)
+		t.evictSome(s, often)
 	}
 }
 
-// oldestShard is the one whose least recently used idle channel is the oldest.
-func (t *table) oldestShard() *shard {
+// oldestShard is the one whose least recently used idle channel, of those used often or
+// of the others, is the oldest.
+func (t *table) oldestShard(often bool) *shard {
 	var found *shard
 	var oldest time.Time
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		if ch := s.idlestLocked(); ch != nil && (found == nil || ch.used.Before(oldest)) {
+		if ch := s.idlestLocked(often); ch != nil && (found == nil || ch.used.Before(oldest)) {
 			found, oldest = s, ch.used
 		}
 		s.mu.Unlock()
@@ -173,8 +204,12 @@ func (t *table) oldestShard() *shard {
 	return found
 }
 
-func (s *shard) idlestLocked() *channel {
-	for ch := s.lru.prev; ch != &s.lru; ch = ch.prev {
+func (s *shard) idlestLocked(often bool) *channel {
+	list := &s.once
+	if often {
+		list = &s.often
+	}
+	for ch := list.prev; ch != list; ch = ch.prev {
 		if !ch.busyLocked() {
 			return ch
 		}
@@ -182,14 +217,14 @@ func (s *shard) idlestLocked() *channel {
 	return nil
 }
 
-// evictOne lets some of the oldest channels of a shard go: a batch, since
+// evictSome lets some of the oldest channels of a shard go: a batch, since
 // finding the shard costs a look at all.
-func (t *table) evictOne(s *shard) {
+func (t *table) evictSome(s *shard, often bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	told := false
 	for range 8 {
-		ch := s.idlestLocked()
+		ch := s.idlestLocked(often)
 		if ch == nil || t.bytes.Load() <= t.limit-t.limit/16 {
 			return
 		}
