@@ -2,8 +2,10 @@ package router
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -69,4 +71,52 @@ func TestAWriteBeforeAnothersIsRecognised(t *testing.T) {
 	n.publish1("later:a", `3`, "")
 	close(hold)
 	n.eventuallyStored("later:a", `1 2 "another's" 3`)
+}
+
+// What is being written is let go meanwhile, since too much is unwritten: the write counts
+// all the same.
+func TestWhatIsLetGoWhileItIsWrittenCounts(t *testing.T) {
+	n := start(t, nil, func(c *Config) { c.AsyncBytes, c.TailEvents, c.TailAge = 400, 1, time.Nanosecond })
+	hold, held := make(chan struct{}), make(chan struct{})
+	n.store.onAppend(func(_ context.Context, _ []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error) {
+		n.store.onAppend(nil)
+		close(held)
+		<-hold
+		return next()
+	})
+	n.publish1("later:a", `1`, "")
+	<-held
+	for i := range 4 {
+		n.publish1("later:a", fmt.Sprint(i+2), "")
+	}
+	close(hold)
+	n.eventuallyStored("later:a", "1 5")
+	if b := n.sequencer.behind.bytes.Load(); b != 0 {
+		t.Errorf("%d bytes are unwritten when all is written", b)
+	}
+}
+
+// The same with a write of unknown outcome: what is left of it here is recognised.
+func TestWhatIsLetGoWhileItIsWrittenIsRecognised(t *testing.T) {
+	n := start(t, nil, func(c *Config) { c.AsyncBytes, c.TailEvents, c.TailAge = 3*(eventBytes+1), 2, time.Nanosecond })
+	hold, held := make(chan bool), make(chan struct{})
+	n.store.onAppend(func(_ context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error) {
+		held <- struct{}{}
+		if <-hold {
+			n.store.onAppend(nil)
+			if outcomes, err := next(); err != nil || outcomes[0] != history.Stored || len(runs[0].Events) != 3 {
+				t.Errorf("%d events: %v, %v", len(runs[0].Events), outcomes, err)
+			}
+		}
+		return nil, errAway
+	})
+	n.publish1("later:a", `1`, "")
+	<-held
+	n.publish1("later:a", `2`, "")
+	n.publish1("later:a", `3`, "")
+	hold <- false
+	<-held
+	n.publish1("later:a", `4`, "") // lets go of 1 and 2
+	hold <- true
+	n.eventuallyStored("later:a", "1 2 3 4")
 }

@@ -150,7 +150,7 @@ func (s *sequencer) readRows(ctx context.Context, batch []*asyncWork) error {
 // findWritten recognises events of a write whose outcome was unknown.
 func (s *sequencer) findWritten(ctx context.Context, batch []*asyncWork) error {
 	for _, w := range batch {
-		if w.row.epoch != w.epoch || w.row.offset <= w.written || w.hole {
+		if w.row.epoch != w.epoch || w.row.offset <= w.written {
 			continue
 		}
 		n := w.row.offset - w.written
@@ -166,10 +166,14 @@ func (s *sequencer) findWritten(ctx context.Context, batch []*asyncWork) error {
 		if p.Epoch != w.epoch {
 			continue
 		}
-		if n := uint64(common(p.Events, ours)); n > 0 { // what is behind them is another's
-			w.written += n
+		stored := p.Events
+		if len(ours) > 0 { // what is not here any more may be there
+			stored = stored[min(ours[0].Offset-w.written-1, uint64(len(stored))):]
+		}
+		if n := common(stored, ours); n > 0 { // what is behind them is another's
+			w.written = ours[n-1].Offset
 			s.wrote(w, w.written)
-			w.events = w.events[min(n, uint64(len(w.events))):]
+			w.events, w.hole = nil, false // the rest comes next
 		}
 	}
 	return nil

@@ -58,11 +58,13 @@ func (t *tail) covers(offset, head uint64) bool {
 	return len(t.events) > 0 && offset+1 >= t.first && offset < head
 }
 
-// after returns the events after offset, as many as fit; a caller's own slice.
+// after returns the events after offset, as many as fit; a caller's own slice. If the
+// tail begins later, it is from there.
 func (t *tail) after(offset uint64, limit, maxBytes int) (events []*gatewayv1.BusEvent, more bool) {
 	if len(t.events) == 0 || offset >= t.first+uint64(len(t.events)) {
 		return nil, false
 	}
+	offset = max(offset+1, t.first) - 1
 	return cut(t.events[offset+1-t.first:], limit, maxBytes)
 }
 
