@@ -242,6 +242,12 @@ func (s *seat) Silent(key presence.Key) bool {
 	return s.silent[key.ID]
 }
 
+func (s *seat) Hearing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.busAway
+}
+
 func (s *seat) Ask(ctx context.Context, edge string, question []byte) ([]byte, error) {
 	s.mu.Lock()
 	away, answer := s.busAway, s.serving[edge]

@@ -506,6 +506,25 @@ func TestAnOverfullEdgeHandsOverOnlyItsSurplusAndNobodyTwice(t *testing.T) {
 	}
 }
 
+// While the bus is away the others' figures are of then: an edge that compared itself of
+// now with them would find a surplus, and so would all.
+func TestNobodyFindsASurplusWhileTheBusIsAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "e2")
+	e := f.edges["e1"].edge
+	if mean, ok := e.regionMean(60); !ok || mean != 30 {
+		t.Fatalf("the mean is %d, %t", mean, ok)
+	}
+	f.set(func() { f.silent["e2"] = true })
+	if _, ok := e.regionMean(60); ok {
+		t.Error("a mean with an edge that is silent")
+	}
+	f.set(func() { f.silent["e2"], f.busAway = false, true })
+	if _, ok := e.regionMean(60); ok {
+		t.Error("a mean without the bus")
+	}
+}
+
 // Behind one balancer: no edge has an address, the grants are one pot, and clients
 // land wherever the balancer sends them.
 func TestBehindOneAddressADrainInterruptsNobody(t *testing.T) {

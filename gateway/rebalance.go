@@ -110,6 +110,10 @@ func (e *Edge) shareSurplus(b bounds) {
 // regionMean is the mean of conns over the region's serving edges. false: it cannot
 // be told, clients are on their way, or there is nobody to share with.
 func (e *Edge) regionMean(own int) (mean int, ok bool) {
+	hears, _ := e.members.(hearing)
+	if hears != nil && !hears.Hearing() {
+		return 0, false // every edge would compare itself of now with others of then
+	}
 	figures := e.members.Figures()
 	sum, edges := own, 1
 	addressed := false
@@ -120,6 +124,9 @@ func (e *Edge) regionMean(own int) (mean int, ok bool) {
 			continue
 		}
 		f := figures[keyOf(m)]
+		if hears != nil && hears.Silent(keyOf(m)) {
+			return 0, false
+		}
 		if m.State != gatewayv1.State_STATE_SERVING || f == nil || f.Incarnation != m.Incarnation || f.State != gatewayv1.State_STATE_SERVING {
 			return 0, false
 		}

@@ -11,8 +11,11 @@ import (
 )
 
 // hearing is what a membership that hears load figures says besides
-// (presence.Cluster). Silent: no figure for 3 s on a bus that works.
-type hearing interface{ Silent(presence.Key) bool }
+// (presence.Cluster). Silent: no figure for 3 s on a bus that works. Hearing: it works.
+type hearing interface {
+	Silent(presence.Key) bool
+	Hearing() bool
+}
 
 // others are the edges that clients could go to, as membership and figures show them.
 // below > 0: only edges of the own region with fewer conns than that, and only up to

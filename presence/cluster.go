@@ -164,6 +164,14 @@ func (c *Cluster) Silent(key Key) bool {
 	return e != nil && c.view.hearing(c.cfg.Now()) && c.view.silent(e)
 }
 
+// Hearing says that load figures come at all. If not, those that are known may be of
+// any age.
+func (c *Cluster) Hearing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.view.hearing(c.cfg.Now())
+}
+
 // Figure is the newest one of a member; nil: none was heard. Not to be changed.
 func (c *Cluster) Figure(key Key) *Figure {
 	c.mu.Lock()

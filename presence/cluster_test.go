@@ -191,7 +191,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	<-e1.Joined()
 	eventually(t, 5*time.Second, "figures of all three heard", func() bool { return len(r1.Figures()) == 3 })
 	key := presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: "e1"}
-	if f := r1.Figure(key); f.Conns != 7 || f.Capacity != 100 || f.Region != "eu" || r1.LastHeard(key).IsZero() || r1.Silent(key) {
+	if f := r1.Figure(key); f.Conns != 7 || f.Capacity != 100 || f.Region != "eu" || r1.LastHeard(key).IsZero() || r1.Silent(key) || !r1.Hearing() {
 		t.Errorf("figure of e1: %v", f)
 	}
 
