@@ -58,7 +58,9 @@ func (s Settings) Validate() error {
 	bad := func(field string, value any, rule string) {
 		errs = append(errs, fmt.Errorf("%s: %v: %s", field, value, rule))
 	}
-	if s.Margin < 0 || s.MaxConns <= s.Margin {
+	if s.Margin < 0 {
+		bad("limits.margin", s.Margin, "must not be negative")
+	} else if s.MaxConns <= s.Margin {
 		bad("limits.max_conns", s.MaxConns, fmt.Sprintf("must be more than limits.margin (%d)", s.Margin))
 	}
 	for _, p := range []struct {
@@ -87,14 +89,22 @@ func (s Settings) Validate() error {
 	if s.MaxFrameBytes < 1<<10 || s.MaxFrameBytes > 1<<20 {
 		bad("limits.max_frame_bytes", s.MaxFrameBytes, "must be between 1 KiB and 1 MiB")
 	}
-	if s.DrainNotice < 0 || s.DrainNotice >= s.DrainDeadline {
+	if s.DrainDeadline > 0 && (s.DrainNotice < 0 || s.DrainNotice >= s.DrainDeadline) {
 		bad("drain.notice", s.DrainNotice, "must be shorter than drain.deadline, which includes it")
 	}
 	if age := s.Rebalance.MaxAge; age < 0 {
 		bad("rebalance.max_age", age, "must not be negative")
 	}
-	if r := s.Rebalance; !r.Off && (r.Ratio <= 1 || r.Surplus <= 0 || r.Window <= 0) {
-		bad("rebalance", fmt.Sprintf("ratio %v, surplus %d, window %v", r.Ratio, r.Surplus, r.Window), "ratio must be above 1, the others above 0")
+	if r := s.Rebalance; !r.Off {
+		if r.Ratio <= 1 {
+			bad("rebalance.ratio", r.Ratio, "must be above 1")
+		}
+		if r.Surplus <= 0 {
+			bad("rebalance.surplus", r.Surplus, "must be above 0")
+		}
+		if r.Window <= 0 {
+			bad("rebalance.window", r.Window, "must be above 0")
+		}
 	}
 	return errors.Join(errs...)
 }

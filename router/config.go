@@ -135,7 +135,8 @@ func (p *problems) add(field string, value any, rule string) {
 	*p = append(*p, fmt.Errorf("%s: %v: %s", field, value, rule))
 }
 
-// Validate reports all problems at once.
+// Validate reports all problems at once; what the router's file can set is called as
+// there.
 func (c *Config) Validate() error {
 	var p problems
 	if c.ID == "" {
@@ -157,11 +158,11 @@ func (c *Config) validateBounds(p *problems) {
 		{"publish_deadline", int64(c.PublishDeadline)}, {"retry_for", int64(c.RetryFor)}, {"store_timeout", int64(c.StoreTimeout)},
 		{"read_deadline", int64(c.ReadDeadline)}, {"stop_timeout", int64(c.StopTimeout)}, {"call_deadline", int64(c.CallDeadline)},
 		{"committers", int64(c.Committers)}, {"batch_events", int64(c.BatchEvents)}, {"batch_bytes", int64(c.BatchBytes)},
-		{"queue_events", c.QueueEvents}, {"queue_bytes", c.QueueBytes}, {"max_event_bytes", int64(c.MaxEventBytes)},
-		{"stream_requests", int64(c.StreamRequests)}, {"cache_bytes", c.CacheBytes}, {"async_bytes", c.AsyncBytes}, {"tail_age", int64(c.TailAge)},
+		{"queue_events", c.QueueEvents}, {"limits.queue_bytes", c.QueueBytes}, {"limits.max_event_bytes", int64(c.MaxEventBytes)},
+		{"stream_requests", int64(c.StreamRequests)}, {"limits.cache_bytes", c.CacheBytes}, {"limits.async_bytes", c.AsyncBytes}, {"tail_age", int64(c.TailAge)},
 		{"handover_wait", int64(c.HandoverWait)}, {"handover_grace", int64(c.HandoverGrace)}, {"handover_timeout", int64(c.HandoverTimeout)},
-		{"pause_limit", int64(c.PauseLimit)}, {"reads", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)}, {"read_pace", int64(c.ReadPace)},
-		{"read_ranges", int64(c.ReadRanges)}, {"read_bytes", int64(c.ReadBytes)}, {"read_queue", int64(c.ReadQueue)},
+		{"pause_limit", int64(c.PauseLimit)}, {"store.read_conns", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)}, {"read_pace", int64(c.ReadPace)},
+		{"limits.read_batch", int64(c.ReadRanges)}, {"read_bytes", int64(c.ReadBytes)}, {"read_queue", int64(c.ReadQueue)},
 		{"answer_bytes", int64(c.AnswerBytes)}, {"stream_asks", int64(c.StreamAsks)}, {"stream_bytes", int64(c.StreamBytes)},
 		{"retry_spread", int64(c.RetrySpread)}, {"quiet_after", int64(c.QuietAfter)}, {"repeats_per_sec", int64(c.RepeatsPerSec)},
 		{"trim_limit", int64(c.TrimLimit)}, {"key_window", int64(c.KeyWindow)},
@@ -171,7 +172,7 @@ func (c *Config) validateBounds(p *problems) {
 		}
 	}
 	if c.MaxEventBytes > 512<<10 {
-		p.add("max_event_bytes", c.MaxEventBytes, "at most 512 KiB: no client frame may pass 1 MiB")
+		p.add("limits.max_event_bytes", c.MaxEventBytes, "at most 512 KiB: no client frame may pass 1 MiB")
 	}
 	if c.CriticalReserve < 0 || c.ForeignPercent < 0 || c.ForeignPercent > 100 {
 		p.add("critical_reserve, foreign_percent", "", "must not be negative, nor more than 100 percent")

@@ -81,16 +81,22 @@ func (n Namespace) validate(name string, p *problems) {
 	case wire.CheckChannel(name) != nil || wire.Namespace(name) != "":
 		p.add(field, name, "must be a channel name without a colon")
 	}
-	if n.HistorySize < 0 || n.HistoryTTL < 0 {
-		p.add(field, n.HistorySize, "history_size and history_ttl must not be negative")
+	if n.HistorySize < 0 {
+		p.add(field+".history_size", n.HistorySize, "must not be negative")
+	}
+	if n.HistoryTTL < 0 {
+		p.add(field+".history_ttl", n.HistoryTTL, "must not be negative")
 	}
 	switch n.Durability {
 	case Committed, None, Async:
 	default:
 		p.add(field+".durability", n.Durability, "must be committed, async or none")
 	}
-	if n.PublishPerSecond < 0 || n.PublishBurst < 0 {
-		p.add(field+".publish_per_second", n.PublishPerSecond, "rate and burst must not be negative")
+	if n.PublishPerSecond < 0 {
+		p.add(field+".publish_per_second", n.PublishPerSecond, "must not be negative")
+	}
+	if n.PublishBurst < 0 {
+		p.add(field+".publish_burst", n.PublishBurst, "must not be negative")
 	}
 	if n.PublishBurst > 0 && n.PublishPerSecond == 0 {
 		p.add(field+".publish_burst", n.PublishBurst, "needs publish_per_second")

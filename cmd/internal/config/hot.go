@@ -129,7 +129,9 @@ func (f *GatewayFile) DrainNotice() time.Duration {
 func (c *checks) hot(f *GatewayFile) {
 	c.errs = append(c.errs, lines(f.AdmissionSettings().Validate())...)
 	l := &f.Limits
-	if l.Margin < 0 || l.MaxConns <= l.Margin {
+	if l.Margin < 0 {
+		c.bad("limits.margin", l.Margin, "must not be negative")
+	} else if l.MaxConns <= l.Margin {
 		c.bad("limits.max_conns", l.MaxConns, fmt.Sprintf("must be more than limits.margin (%d)", l.Margin))
 	}
 	if l.MaxMemoryBytes < 0 {
@@ -140,15 +142,20 @@ func (c *checks) hot(f *GatewayFile) {
 	}
 	for _, p := range []struct {
 		field string
-		value int64
+		value int
 	}{
-		{"limits.max_subscriptions", int64(l.MaxSubscriptions)}, {"limits.refusals_per_second", int64(l.RefusalsPerSecond)},
-		{"limits.reloads_per_second", int64(l.ReloadsPerSecond)}, {"heartbeat.pong_timeout", int64(f.Heartbeat.PongTimeout)},
-		{"drain.deadline", int64(f.Drain.Deadline)},
+		{"limits.max_subscriptions", l.MaxSubscriptions}, {"limits.refusals_per_second", l.RefusalsPerSecond},
+		{"limits.reloads_per_second", l.ReloadsPerSecond},
 	} {
 		if p.value <= 0 {
 			c.bad(p.field, p.value, "must be above 0")
 		}
+	}
+	if t := f.Heartbeat.PongTimeout; t <= 0 {
+		c.bad("heartbeat.pong_timeout", t, "must be above 0")
+	}
+	if t := f.Drain.Deadline; t <= 0 {
+		c.bad("drain.deadline", t, "must be above 0")
 	}
 	if f.TLS.HandshakesPerSecond < 0 {
 		c.bad("tls.handshakes_per_second", f.TLS.HandshakesPerSecond, "must not be negative")
@@ -156,7 +163,7 @@ func (c *checks) hot(f *GatewayFile) {
 	if f.Heartbeat.PingInterval < 2*time.Second {
 		c.bad("heartbeat.ping_interval", f.Heartbeat.PingInterval, "must be at least 2s")
 	}
-	if n := f.Drain.Notice; n != noticeUnset && (n < 0 || n >= f.Drain.Deadline) {
+	if n := f.Drain.Notice; n != noticeUnset && f.Drain.Deadline > 0 && (n < 0 || n >= f.Drain.Deadline) {
 		c.bad("drain.notice", f.Drain.Notice, "must be shorter than drain.deadline, which includes it")
 	}
 	if f.Rebalance.MaxAge < 0 {

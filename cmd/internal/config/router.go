@@ -157,8 +157,11 @@ func (c *checks) namespace(field, name string, ns Namespace) {
 	if ns.HistoryTTL < 0 {
 		c.bad(field+".history_ttl", ns.HistoryTTL, "must not be negative")
 	}
-	if ns.PublishPerSecond < 0 || ns.PublishBurst < 0 {
-		c.bad(field+".publish_per_second", ns.PublishPerSecond, "rate and burst must not be negative")
+	if ns.PublishPerSecond < 0 {
+		c.bad(field+".publish_per_second", ns.PublishPerSecond, "must not be negative")
+	}
+	if ns.PublishBurst < 0 {
+		c.bad(field+".publish_burst", ns.PublishBurst, "must not be negative")
 	}
 	if ns.PublishBurst > 0 && ns.PublishPerSecond == 0 {
 		c.bad(field+".publish_burst", ns.PublishBurst, "needs publish_per_second")
