@@ -30,6 +30,9 @@ drill scale-out-one-address scale-out --one-address "$@"
 drill flap flap "$@"
 drill proxy-cut proxy-cut "$@"
 drill store-away store-away "$@"
+for part in nats etcd store routers; do
+	drill "outage-$part" outage --part "$part" "$@"
+done
 drill backfill backfill "$@"
 if command -v haproxy >/dev/null; then
 	drill restart-haproxy restart --haproxy --clients 12000 "$@"

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
 
@@ -348,7 +349,7 @@ func (n *Node) Get(ctx context.Context, path string) (status int, body string) {
 
 // Dial gives a connection to a router; Close closes it.
 func (c *Cluster) Dial(n *Node) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///"+n.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+n.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), run.Reconnect())
 	if err != nil {
 		return nil, err
 	}

@@ -154,6 +154,18 @@ func TestBackfill(t *testing.T) {
 	}
 }
 
+// Nobody has a router for ten seconds; `spillway drill outage` makes it ten minutes, and
+// takes NATS, etcd and the store as well.
+func TestAllRoutersAway(t *testing.T) {
+	t.Parallel()
+	if _, err := pgserver.Find(); err != nil && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	o := small("outage")
+	o.Part, o.Away = "routers", 10*time.Second
+	hold(t, o)
+}
+
 func TestStoreAway(t *testing.T) {
 	t.Parallel()
 	if _, err := pgserver.Find(); err != nil && os.Getenv("CI") != "true" {

@@ -33,6 +33,8 @@ type Options struct {
 	Live       bool          // each client has a channel without history too
 	Silent     bool          // proxy-cut: without FIN
 	Together   int           // clients in a channel; 0: ten
+	Part       string        // outage: what is taken away, see Parts
+	Away       time.Duration // outage: for how long
 
 	Server string // router of a given cluster; "": start one
 	Edge   string // WebSocket URL of a given cluster
@@ -47,9 +49,11 @@ type Options struct {
 
 	generator func(*loadgen.Config) // a scenario's own changes
 	still     bool                  // nothing is published but what the scenario publishes
+	late      int                   // clients that are not there when the cluster is filled
 }
 
-func (o *Options) together() int {
+// InChannel is how many clients share a channel.
+func (o *Options) InChannel() int {
 	if o.Together == 0 {
 		return perChannel
 	}
@@ -80,8 +84,21 @@ func Default() Options {
 	return Options{
 		Scenario: "restart", Edges: 6, Clients: 60_000, Rate: 1000, Policy: "sdk", Deadline: 25 * time.Second, FillRate: 2000,
 		MaxConns: 16_000, Ping: 30 * time.Second, Window: 60 * time.Second, Steady: 35 * time.Second,
+		Part: "nats", Away: 10 * time.Minute,
 		Admission: Lanes{Fresh: 100, Burst: 200, Resume: 300, Moved: 500},
 	}
+}
+
+// DefaultOf is Default as a scenario has it; an unknown one has what most have.
+func DefaultOf(scenario string) Options {
+	o := Default()
+	if s, ok := find(scenario); ok {
+		o.Scenario = scenario
+		if s.tune != nil {
+			s.tune(&o)
+		}
+	}
+	return o
 }
 
 // scenario is one drill.
@@ -141,6 +158,12 @@ func (o *Options) Validate() error {
 	}
 	if _, _, err := loadgen.NamedPolicy(o.Policy); err != nil {
 		bad("--policy", "", err.Error())
+	}
+	if !slices.Contains(Parts(), o.Part) {
+		bad("--part", o.Part, "must be one of "+strings.Join(Parts(), ", "))
+	}
+	if o.Away < 10*time.Second || o.Away > 30*time.Minute {
+		bad("--away", o.Away, "must be between 10s and 30m")
 	}
 	if o.FillRate < 1 {
 		bad("--fill-rate", o.FillRate, "must be above 0")

@@ -28,6 +28,7 @@ type publisher struct {
 	done     chan struct{} // closed when run has ended
 
 	mu    sync.Mutex // guards all below
+	turns int        // channels that are published to, from the first on
 	acked []uint64   // events of each channel
 	total uint64
 	fails uint64 // calls or events that had to be repeated
@@ -35,7 +36,7 @@ type publisher struct {
 }
 
 func newPublisher(to routerv1.PublisherServiceClient, channels []string, rate int) *publisher {
-	return &publisher{to: to, channels: channels, rate: rate, name: rand.Text()[:8] + "-", acked: make([]uint64, len(channels)), done: make(chan struct{})}
+	return &publisher{to: to, channels: channels, rate: rate, name: rand.Text()[:8] + "-", turns: len(channels), acked: make([]uint64, len(channels)), done: make(chan struct{})}
 }
 
 // run publishes until ctx ends, and then until the last batch is acked or a grace over.
@@ -55,16 +56,26 @@ func (p *publisher) run(ctx context.Context) {
 			continue
 		}
 		sent += n
-		batch := make([]int, n)
+		batch, turns := make([]int, n), p.reach(0)
 		for i := range batch {
-			batch[i] = next
-			next = (next + 1) % len(p.channels)
+			batch[i] = next % turns
+			next = batch[i] + 1
 		}
 		p.publish(ctx, batch)
 		if behind := time.Since(start).Seconds()*float64(p.rate) - float64(sent); behind > float64(p.rate) {
 			start, sent = time.Now(), 0 // the store was away: no burst of what was not published
 		}
 	}
+}
+
+// reach tells how many channels are published to; n > 0 sets it.
+func (p *publisher) reach(n int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n > 0 {
+		p.turns = n
+	}
+	return p.turns
 }
 
 // publish sends one event on each of the channels, which may repeat.

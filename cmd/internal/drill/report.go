@@ -90,6 +90,7 @@ type Report struct {
 	Figures    Figures   `json:"figures"`
 	Curve      Curve     `json:"curve"`
 	Returns    []*Return `json:"returns,omitempty"` // of backfill, in place of figures and curve
+	Absence    *Absence  `json:"absence,omitempty"` // of outage
 	// Beside is the same scenario under other settings, to compare with.
 	Beside *Report `json:"beside,omitempty"`
 	Note   string  `json:"note,omitempty"`

@@ -23,6 +23,7 @@ func scenarios() []scenario {
 		{name: "flap", help: "connections are accepted and closed within 5 s, for a minute", run: (*world).flap, tune: flap, one: true},
 		{name: "proxy-cut", help: "a balancer cuts every connection, with FIN and without", run: (*world).proxyCut, tune: proxyCut, second: silently, one: true},
 		{name: "store-away", help: "the store is stopped, and an edge killed meanwhile", run: (*world).storeAway, tune: storeAway},
+		{name: "outage", help: "NATS, etcd, the store or all routers (--part) are away for ten minutes (--away)", run: (*world).outage, tune: outage},
 		{name: "backfill", help: "all clients are away while events come, and come back at once", run: (*world).backfill, tune: backfill, second: shared},
 	}
 }
@@ -80,6 +81,14 @@ func silently(o *Options) (judged bool, note string) {
 }
 
 func storeAway(o *Options) { o.Store, o.Live = cluster.Postgres, true }
+
+// outage is about what stays as it is: few clients, and little to do, show it.
+func outage(o *Options) {
+	o.Store, o.Clients, o.Edges, o.Rate, o.Policy = cluster.Postgres, min(o.Clients, 500), min(o.Edges, 3), min(o.Rate, 50), "sdk"
+	o.Together = 1
+	o.late = o.Clients / 5
+	o.Live = o.Part == "etcd" || o.Part == "store" // without the bus or a router they are lost, and said to be
+}
 
 // backfill is a storm of resumes on distinct channels, and then on a hundredth of them.
 func backfill(o *Options) {

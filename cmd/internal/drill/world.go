@@ -50,6 +50,7 @@ type world struct {
 	newest time.Time       // when routers were started last; backfill
 	seen   *loadgen.Report // after settled
 	op     *routerv1.Operation
+	admins map[string]routerv1.AdminServiceClient // of every router; outage
 }
 
 // front is one address before all edges.
@@ -205,7 +206,7 @@ func (w *world) cluster() error {
 	cfg := cluster.Config{
 		Binary: w.o.Binary, Dir: w.o.Keep, Edges: w.o.Edges, Spare: w.o.Spare, Store: w.o.Store,
 		Namespaces: "{" + namespace + ": {history_size: 1000, history_ttl: 1h}, live: {durability: none}}",
-		Edge:       w.edgeConfig,
+		Edge:       w.edgeConfig, SeparateInfra: true,
 	}
 	began := time.Now()
 	var err error
@@ -249,15 +250,26 @@ func (w *world) clients(conn *grpc.ClientConn) {
 	if w.o.Live {
 		w.live = newPublisher(to, w.channels(w.liveSubscription()), w.o.Rate)
 	}
+	w.reach(w.o.Clients - w.o.late)
+}
+
+// reach has the channels of the first n clients published to: who comes late hears
+// nothing of what was before, and is not to be waited for.
+func (w *world) reach(n int) {
+	for _, p := range []*publisher{w.pub, w.live} {
+		if p != nil {
+			p.reach((n + w.o.InChannel() - 1) / w.o.InChannel())
+		}
+	}
 }
 
 // Each client has a channel with history and, where a scenario wants it, one without.
 func (w *world) subscription() loadgen.Subscription {
-	return loadgen.Subscription{Format: namespace + ":%d", Every: w.o.together()}
+	return loadgen.Subscription{Format: namespace + ":%d", Every: w.o.InChannel()}
 }
 
 func (w *world) liveSubscription() loadgen.Subscription {
-	return loadgen.Subscription{Format: "live:%d", Every: w.o.together()}
+	return loadgen.Subscription{Format: "live:%d", Every: w.o.InChannel()}
 }
 
 func (w *world) channels(s loadgen.Subscription) (all []string) {
@@ -269,7 +281,7 @@ func (w *world) channels(s loadgen.Subscription) (all []string) {
 
 // members is how many clients a channel has.
 func (w *world) members(channel int) int {
-	return min(w.o.together(), w.o.Clients-channel*w.o.together())
+	return min(w.o.InChannel(), w.o.Clients-channel*w.o.InChannel())
 }
 
 // edgeConfig is an edge's file beyond what the cluster writes.
@@ -343,16 +355,17 @@ func (w *world) fill() error {
 	}
 	w.lift(true)
 	began := time.Now()
-	if err := w.gen.Want(w.o.Clients); err != nil {
+	n := w.o.Clients - w.o.late
+	if err := w.gen.Want(n); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, time.Minute+3*time.Duration(w.o.Clients/w.o.FillRate)*time.Second)
 	defer cancel()
-	if err := w.gen.AwaitUp(ctx, w.o.Clients); err != nil {
+	if err := w.gen.AwaitUp(ctx, n); err != nil {
 		return fmt.Errorf("fill the cluster: %w", err)
 	}
 	w.lift(false)
-	w.step("%d clients are connected, policy %s, %.1f s", w.o.Clients, w.o.Policy, time.Since(began).Seconds())
+	w.step("%d clients are connected, policy %s, %.1f s", n, w.o.Policy, time.Since(began).Seconds())
 	return nil
 }
 

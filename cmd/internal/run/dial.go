@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -30,6 +32,15 @@ func (APIKey) RequireTransportSecurity() bool { return false }
 // history, cut by the router, have room.
 const maxAnswerBytes = 16 << 20
 
+// Reconnect has a connection to a router tried again within 3 s, however long the router
+// was away; gRPC's default waits up to two minutes.
+func Reconnect() grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2500 * time.Millisecond},
+		MinConnectTimeout: 5 * time.Second,
+	})
+}
+
 // Dial makes a connection to a router: "host:port", or "https://host:port" for TLS.
 // It does no I/O. keyFile and caFile may be empty.
 func Dial(server, keyFile, caFile string) (*grpc.ClientConn, error) {
@@ -52,7 +63,7 @@ func Dial(server, keyFile, caFile string) (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport), grpc.WithUserAgent("spillway-cli/" + Version()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)), Reconnect(),
 	}
 	if keyFile != "" {
 		key, err := config.Secret("API key file", keyFile)
