@@ -57,7 +57,7 @@ func main() { os.Exit(realMain(os.Args[1:])) }
 
 func realMain(args []string) int {
 	var c cli
-	parser, err := kong.New(&c, kong.Name("spillway"), kong.Description("A realtime fan-out cluster."))
+	parser, err := kong.New(&c, kong.Name("spillway"), kong.Description("A realtime fan-out cluster."), drillDefaults(args))
 	if err != nil {
 		panic(err) // the struct above is wrong
 	}
