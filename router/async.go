@@ -176,6 +176,7 @@ func (s *sequencer) beginAsyncLocked(ch *channel, row *history.Head, seen uint64
 	}
 	s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, at.epoch, ch.tenure.floor.epoch)), at.offset)
 	ch.keys = nil
+	s.table.countKeysLocked(ch)
 	a := ch.async
 	a.row, a.written, a.gone, a.unsure = at, at.offset, at.offset, 0
 }
@@ -211,6 +212,7 @@ func (s *sequencer) commitOneAsync(w *work, row *history.Head) {
 			fresh = append(fresh, p.event)
 		}
 	}
+	s.table.countKeysLocked(ch)
 	events := busEvents(fresh)
 	base := ch.baseLocked(epoch, head)
 	if len(events) > 0 {

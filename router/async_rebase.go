@@ -84,6 +84,7 @@ func (s *sequencer) rebase(w *asyncWork) {
 	}
 	kept := ch.head - uint64(len(events))
 	ch.rekeyLocked(a.written, kept, w.row.offset, shift)
+	s.table.countKeysLocked(ch)
 	var lost []ack
 	if kept > a.written {
 		lost = a.takeAcks(old, 0, kept)
@@ -137,7 +138,7 @@ func (ch *channel) rekeyLocked(written, kept, head, shift uint64) {
 		case offset > kept:
 			ch.keys.offsets[key] = offset + shift
 		case offset > min(written, head):
-			delete(ch.keys.offsets, key)
+			ch.keys.forget(key)
 			continue
 		}
 		left = append(left, key)
@@ -161,6 +162,7 @@ func (s *sequencer) deposed(w *asyncWork) {
 	*a = asyncState{queued: true}
 	s.table.forgetLocked(ch)
 	ch.keys = nil
+	s.table.countKeysLocked(ch)
 	ch.shard.mu.Unlock()
 	w.events = nil
 	for _, k := range acks {

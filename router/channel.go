@@ -14,7 +14,7 @@ import (
 const shards = 64
 
 // entryBytes is what a channel costs beside its name, tail and queue.
-const entryBytes = 496
+const entryBytes = 504
 
 // channel is what this router knows of one channel. All of it is soft: for a
 // committed channel the store knows better. Guarded by its shard's mu.
@@ -50,8 +50,9 @@ type channel struct {
 	inflight     bool      // a committer has a run of it
 	suspects     []suspect // runs whose outcome is unknown; none later was stored yet
 
-	keys  *recentKeys // of a channel that its owner's memory numbers
-	async *asyncState // of a channel that is written behind
+	keys     *recentKeys // of a channel that its owner's memory numbers
+	keyBytes int64       // of them, counted in bytes
+	async    *asyncState // of a channel that is written behind
 
 	// handing over (handover.go)
 	tenure  tenure   // whether we may number it

@@ -370,5 +370,6 @@ func (g *giver) give(o offer) (_ *gift, again bool) {
 	h.router.sequencer.dropAsyncLocked(ch, unknownOutcome)
 	h.table.forgetLocked(ch)
 	ch.keys = nil
+	h.table.countKeysLocked(ch)
 	return packed, false
 }

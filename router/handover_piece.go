@@ -129,6 +129,7 @@ func (h *handover) takeLocked(ch *channel, r *received) bool {
 	}
 	if !m.Stored {
 		ch.keys = keysOf(m.Keys)
+		h.table.countKeysLocked(ch)
 	}
 	if m.Behind {
 		h.router.sequencer.handedAsyncLocked(ch, m)

@@ -398,7 +398,7 @@ func TestCacheIsBounded(t *testing.T) {
 		s := &n.table.shards[i]
 		s.mu.Lock()
 		for _, ch := range s.channels {
-			total += entryBytes + 2*int64(len(ch.name)) + ch.tail.bytes
+			total += entryBytes + 2*int64(len(ch.name)) + ch.tail.bytes + ch.keyBytes
 		}
 		s.mu.Unlock()
 	}

@@ -21,19 +21,42 @@ const epochShift = 20
 // recentKeysMax bounds the idempotency keys that a volatile channel remembers.
 const recentKeysMax = 256
 
+// keyBytes is what a recent key costs beside its strings.
+const keyBytes = 112
+
 // recentKeys is the newest keys, oldest first out.
 type recentKeys struct {
 	offsets map[history.Key]uint64
 	order   []history.Key
+	bytes   int64
 }
+
+func keySize(k history.Key) int64 { return keyBytes + int64(len(k.Scope)+len(k.Key)) }
 
 func (k *recentKeys) put(key history.Key, offset uint64) {
 	if len(k.order) == recentKeysMax {
-		delete(k.offsets, k.order[0])
+		k.forget(k.order[0])
 		k.order = k.order[1:]
 	}
 	k.offsets[key] = offset
 	k.order = append(k.order, key)
+	k.bytes += keySize(key)
+}
+
+// forget leaves order to the caller.
+func (k *recentKeys) forget(key history.Key) {
+	delete(k.offsets, key)
+	k.bytes -= keySize(key)
+}
+
+// countKeysLocked counts what the keys of a channel cost by now; its shard is locked.
+func (t *table) countKeysLocked(ch *channel) {
+	bytes := int64(0)
+	if ch.keys != nil {
+		bytes = ch.keys.bytes
+	}
+	t.accountLocked(ch, bytes-ch.keyBytes)
+	ch.keyBytes = bytes
 }
 
 // unseenEvery is how often what an edge says makes a channel of memory begin an epoch.
@@ -65,6 +88,7 @@ func (s *sequencer) volatileLocked(ch *channel, seen uint64) turn {
 		s.table.moveLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)), 0)
 		ch.floor = 1
 		ch.keys = nil
+		s.table.countKeysLocked(ch)
 	}
 	ch.trust = t
 	return turnServe
@@ -109,6 +133,7 @@ func (s *sequencer) commitOneVolatile(w *work) {
 			events = append(events, b)
 		}
 	}
+	s.table.countKeysLocked(ch)
 	if len(events) > 0 {
 		s.table.grewLocked(ch, events, s.bounds())
 		s.fan.publishedLocked(ch)
