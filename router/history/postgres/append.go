@@ -24,6 +24,11 @@ import (
 // The sub-selects, here and in the other statements, hide from the planner how small
 // a batch is. It would make a new plan for each small one, since that looks cheaper
 // to run, and the planning costs more than the batch itself.
+//
+// The conditions of the form x = x + 0, here and in the other statements, are true. The
+// planner takes them to leave one row, and so looks up the channels of a batch by
+// their index, also while it believes that the tables are small: those of a new
+// cluster, until statistics come a minute later, in plans that are kept till then.
 const (
 	storeSQL = `
 WITH won AS (
@@ -33,6 +38,7 @@ WITH won AS (
 	FROM unnest((SELECT $1::text[]), $2::bigint[], $3::bigint[], $4::bigint[])
 		WITH ORDINALITY AS r (channel, epoch, head, new_head, run)
 	WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
+		AND r.run = r.run + 0
 	RETURNING r.run, c.id, c.epoch, c.channel, c.look_at = c.head + 4611686018427387904 AS due
 ), stored AS (
 	INSERT INTO history_events (channel_id, epoch, "offset", time_ms, is_binary, sender, meta, data)

@@ -15,7 +15,8 @@ const (
 	headsSQL = `
 SELECT q.query, 0::bigint AS key, GREATEST(c.epoch, c.renewed), c.head
 FROM unnest((SELECT $1::text[])) WITH ORDINALITY AS q (channel, query)
-JOIN history_channels c ON c.channel = q.channel`
+JOIN history_channels c ON c.channel = q.channel
+WHERE q.query = q.query + 0`
 	// A look for each key: a server that plans while there are no keys yet would join
 	// by channel alone, and keep that plan.
 	repeatsSQL = `
@@ -28,7 +29,8 @@ CROSS JOIN LATERAL (
 	SELECT "offset" FROM history_keys
 	WHERE channel_id = c.id AND epoch = c.epoch AND scope = q.scope AND key = q.key
 	LIMIT 1
-) k`
+) k
+WHERE q.query = q.query + 0`
 
 	// Without a conflict target: whichever constraint says that the row is there.
 	createSQL = `

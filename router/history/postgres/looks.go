@@ -30,7 +30,8 @@ LEFT JOIN LATERAL (
 	SELECT "offset", time_ms FROM history_events
 	WHERE channel_id = c.id AND epoch = c.epoch
 	ORDER BY "offset" LIMIT 1
-) f ON true`
+) f ON true
+WHERE l.channel = l.channel || ''`
 	dueSQL   = `SELECT channel FROM history_looks WHERE due_ms <= $1 ORDER BY due_ms, channel LIMIT $2`
 	againSQL = `SELECT channel FROM unnest($1::text[]) AS q (channel)`
 
@@ -42,7 +43,7 @@ LEFT JOIN LATERAL (
 WITH free AS (
 	SELECT c.channel, s.look_at, CASE WHEN c.head > s.look_at THEN $5::bigint ELSE s.due_ms END AS due_ms
 	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS s (channel, id, look_at, due_ms)
-	JOIN history_channels c ON c.channel = s.channel AND c.id = s.id
+	JOIN history_channels c ON c.channel = s.channel AND c.id = s.id AND s.id = s.id + 0
 	FOR UPDATE OF c SKIP LOCKED
 ), settled AS (
 	UPDATE history_channels c

@@ -27,7 +27,8 @@ LEFT JOIN LATERAL (
 	WHERE channel_id = c.id AND epoch = c.epoch
 	ORDER BY "offset" LIMIT 1
 ) f ON true
-LEFT JOIN LATERAL (%s) e ON true`
+LEFT JOIN LATERAL (%s) e ON true
+WHERE r.range = r.range + 0`
 
 	forwardSQL = `
 	SELECT * FROM history_events

@@ -17,7 +17,8 @@ UPDATE history_channels c
 SET renewed = CASE WHEN r.fresh > 0 THEN r.fresh ELSE GREATEST(nextval('history_epochs'), r.floor + 1) END
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
 	AS r (channel, epoch, head, fresh, floor)
-WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head`
+WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
+	AND r.head = r.head + 0`
 
 	// raiseSQL keeps later epochs of all channels above what others have seen.
 	raiseSQL = `
@@ -26,7 +27,8 @@ SELECT setval('history_epochs', $1::bigint) WHERE (SELECT last_value FROM histor
 	rowsSQL = `
 SELECT q.number, GREATEST(c.epoch, c.renewed), c.head
 FROM unnest($1::text[]) WITH ORDINALITY AS q (channel, number)
-JOIN history_channels c ON c.channel = q.channel`
+JOIN history_channels c ON c.channel = q.channel
+WHERE q.number = q.number + 0`
 )
 
 // Renew implements history.Store. The events and keys of a channel stay under

@@ -31,7 +31,7 @@ USING (
 			AND o."offset" > d.floor AND o."offset" < d.first + $6::bigint AND o.time_ms >= d.cutoff_ms
 	) y
 ) d
-WHERE e.channel_id = d.id AND e.epoch = d.epoch AND e."offset" >= d.first AND e."offset" <= d.floor`
+WHERE e.channel_id = d.id AND d.id = d.id + 0 AND e.epoch = d.epoch AND e."offset" >= d.first AND e."offset" <= d.floor`
 
 	cutKeysSQL = `
 DELETE FROM history_keys
