@@ -71,6 +71,16 @@ func (e Effort) share() (sum float64) {
 	return sum
 }
 
+// loudest is the process with the most log lines.
+func (e Effort) loudest() (id string, lines float64) {
+	for _, name := range slices.Sorted(maps.Keys(e.Lines)) {
+		if n := e.Lines[name]; id == "" || n > lines {
+			id, lines = name, n
+		}
+	}
+	return id, lines
+}
+
 func (w *world) nodes() []*cluster.Node { return append(w.c.Routers(), w.c.Edges()...) }
 
 func (w *world) cpu() map[string]float64 {
@@ -146,12 +156,7 @@ func (w *world) promiseAway(a *Absence) {
 	w.promise(len(a.Sick) == 0, "/healthz of all that lives and /readyz of edges answer 200", "%d looks, %d failed %v", a.Looks, len(a.Sick), a.Sick[:min(len(a.Sick), 3)])
 	from, to, edge := a.grown()
 	w.promise(to <= from*memoryRise+memorySlip, "the memory of edges stays flat", "%s from %.1f to %.1f MB", edge, from/1e6, to/1e6)
-	loud, most := "", 0.0
-	for _, id := range slices.Sorted(maps.Keys(a.Away.Lines)) {
-		if n := a.Away.Lines[id]; loud == "" || n > most {
-			loud, most = id, n
-		}
-	}
+	loud, most := a.Away.loudest()
 	minutes := a.Away.Seconds / 60
 	w.promise(most <= firstLines+mostLines*minutes, fmt.Sprintf("at most %d log lines, and %d a minute", firstLines, mostLines), "%.0f by %s in %.1f minutes", most, loud, minutes)
 	idle := a.Steady.share() + idleShare

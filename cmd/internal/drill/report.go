@@ -112,6 +112,16 @@ func (r *Report) judge() {
 	}
 }
 
+// kept counts the promises that were.
+func (r *Report) kept() (n int) {
+	for _, v := range r.Verdicts {
+		if v.Kept {
+			n++
+		}
+	}
+	return n
+}
+
 func outageOf(h *loadgen.Histogram) Outage {
 	return Outage{
 		Clients: h.Count(), P50: h.Quantile(0.5).Milliseconds(), P95: h.Quantile(0.95).Milliseconds(),

@@ -43,6 +43,7 @@ func Table(reports map[string]*Report) string {
 			row(&b, name+": "+r.Beside.Note, r.Beside)
 		}
 	}
+	absences(&b, reports)
 	for _, name := range slices.Sorted(maps.Keys(reports)) {
 		for r := reports[name]; r != nil && len(r.Returns) > 0; r = r.Beside {
 			r.printReturns(&b)
@@ -53,14 +54,8 @@ func Table(reports map[string]*Report) string {
 
 func row(b *strings.Builder, name string, r *Report) {
 	f := &r.Figures
-	kept := 0
-	for _, v := range r.Verdicts {
-		if v.Kept {
-			kept++
-		}
-	}
 	fmt.Fprintf(b, "| %s | %d, %s | %d of %d kept | %d | %d | %d | %.1f / %.1f / %.1f | %d | %.1f | %.1f %% | %.2f | %d | %.3f |\n",
-		name, r.Clients, r.Policy, kept, len(r.Verdicts), f.Displaced, f.Interrupted, f.Moved,
+		name, r.Clients, r.Policy, r.kept(), len(r.Verdicts), f.Displaced, f.Interrupted, f.Moved,
 		float64(f.Outage.P50)/1000, float64(f.Outage.P95)/1000, float64(f.Outage.P99)/1000, r.Curve.Peaks["all"],
 		float64(f.ArrivedMs)/1000, 100*f.FirstRefused, f.RefusalsAdmitted, f.TokenAsks, f.ReadsDisplaced)
 }
@@ -94,13 +89,34 @@ func curve(b *strings.Builder, name string, r *Report) {
 	}
 }
 
-// order is that of the scenarios, then by name. Those of backfill have tables of their own.
+// absences is the table of outages.
+func absences(b *strings.Builder, reports map[string]*Report) {
+	first := true
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		r := reports[name]
+		a := r.Absence
+		if a == nil {
+			continue
+		}
+		if first {
+			b.WriteString("\n| away | for, s | promises | streams interrupted | RSS of the edge that grew most, MB | processors of edges and routers before / meanwhile | most log lines of one process | most questions in a second, after the return |\n|---|---|---|---|---|---|---|---|\n")
+			first = false
+		}
+		from, to, _ := a.grown()
+		_, lines := a.Away.loudest()
+		fmt.Fprintf(b, "| %s | %.0f | %d of %d kept | %d | %.1f to %.1f | %.2f / %.2f | %.0f | %.0f |\n", a.Part, a.Away.Seconds,
+			r.kept(), len(r.Verdicts), r.Figures.Interrupted, from/1e6, to/1e6, a.Steady.share(), a.Away.share(), lines, a.PeakAsks)
+	}
+}
+
+// order is that of the scenarios, then by name. Those of backfill and outage have tables of
+// their own.
 func order(reports map[string]*Report) []string {
 	var names []string
 	for _, s := range scenarios() {
 		var own []string
 		for name, r := range reports {
-			if r.Scenario == s.name && len(r.Returns) == 0 {
+			if r.Scenario == s.name && len(r.Returns) == 0 && r.Absence == nil {
 				own = append(own, name)
 			}
 		}
