@@ -7,7 +7,7 @@
 // Statements: one per Append, one per Heads (two more if rows are missing), one
 // per Read and direction. Each is its own transaction. Plain SQL of the plain
 // protocol: no extension, no LISTEN, no advisory lock but for migrations, so
-// that compatible databases and poolers work.
+// that poolers work and databases that are compatible enough (router/DESIGN.md).
 //
 // Invariants: the statement that inserts a run is the one that compares and
 // moves its channel's row; correctness depends on no isolation level. Locks are
