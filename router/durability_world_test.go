@@ -312,6 +312,15 @@ func (s *fileStore) Trim(ctx context.Context, r []history.Retention, keys time.D
 	return use(s, func(db history.Store) (int, error) { return db.Trim(ctx, r, keys, limit) })
 }
 
+func (s *fileStore) Forget(ctx context.Context, idle time.Duration, limit int) (int, error) {
+	return use(s, func(db history.Store) (int, error) { return db.Forget(ctx, idle, limit) })
+}
+
+func (s *fileStore) Keep(ctx context.Context, channels []string) error {
+	_, err := use(s, func(db history.Store) (bool, error) { return true, db.Keep(ctx, channels) })
+	return err
+}
+
 func (s *fileStore) Close() error { return nil }
 
 // eventually waits until the channel has n events.

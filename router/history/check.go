@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 )
 
 // MaxOffset is the last offset of an epoch: the largest integer that a JSON
@@ -84,6 +85,22 @@ func CheckTrim(rules []Retention, limit int) error {
 		if r.Size < 0 || r.TTL < 0 {
 			return fmt.Errorf("trim: namespace %q has a negative size or TTL", r.Namespace)
 		}
+	}
+	return nil
+}
+
+// KeepSlack is how much older than the last use of an idle channel the note of it
+// may be, besides how seldom Keep is called: most calls then write nothing.
+const KeepSlack = time.Hour
+
+// MaxForgotten is the last epoch that may go with its row: the sequence follows it,
+// and needs room above itself.
+const MaxForgotten = MaxEpoch / 2
+
+// CheckForget tells a caller's mistake from a history in which all is in use.
+func CheckForget(idle time.Duration, limit int) error {
+	if idle < time.Millisecond || limit <= 0 {
+		return fmt.Errorf("forget: idle %v, limit %d, want at least 1 ms and 1", idle, limit)
 	}
 	return nil
 }

@@ -15,7 +15,8 @@
 //
 // Invariants (I1, I2): a run is stored whole or not at all; per channel and
 // epoch the stored offsets are a suffix of 1..head without holes; the channel
-// row outlives its events.
+// row outlives its events, and what comes after a row that is gone has a larger
+// epoch than that ever had.
 //
 // Left out on purpose: ownership, numbering, batching windows and caches (the
 // router's), and anything that needs more than the plain SQL protocol.
@@ -173,6 +174,20 @@ type Store interface {
 	// At most limit rows go in one call; it returns how many went, events and
 	// keys together; fewer than limit means that it is done.
 	Trim(ctx context.Context, rules []Retention, keyWindow time.Duration, limit int) (int, error)
+
+	// Forget removes the rows of channels in which nothing is stored, neither
+	// events nor keys, and that nobody has made, emptied, renewed or kept (Keep)
+	// for idle, in short transactions. What its keys alone keep counts as kept when
+	// it is looked at. Whoever still believes in such a row loses
+	// its next run. The sequence goes on above every epoch that went, so a channel
+	// that comes back has a larger one. At most limit rows go in one call; it
+	// returns how many went; fewer than limit means that it is done.
+	Forget(ctx context.Context, idle time.Duration, limit int) (int, error)
+
+	// Keep says that distinct channels are in use though nothing is published on
+	// them. It makes no rows, waits for no writer, and may pass over a channel that
+	// was kept within KeepSlack or is being written to.
+	Keep(ctx context.Context, channels []string) error
 
 	// Close ends the store once the calls in it have returned. Idempotent.
 	Close() error

@@ -24,6 +24,8 @@ type Open func() (history.Store, error)
 type Target struct {
 	// New makes an empty place for data.
 	New func(t testing.TB) Open
+	// At is New for stores that have the time from now.
+	At func(t testing.TB, now func() time.Time) Open
 	// Mortal: what is stored ends with the store, and a second Open sees none
 	// of it. The tests that open twice are left out.
 	Mortal bool
@@ -77,6 +79,7 @@ func Run(t *testing.T, target Target) {
 		{"KeysComeBackAfterTheirWindow", keysComeBack},
 		{"RetentionThatEmptiesAChannelThenAPublish", emptiedAndPublished},
 		{"SizeThatShrinksReachesQuietChannels", sizeThatShrinks},
+		{"PublishersAndForgettingLoseNothing", forgetRaces},
 		{"TwoBelieversLoseNothing", twoBelievers},
 		{"TwoCreatorsReadOneEpoch", twoCreators},
 		{"EndedContextIsAnError", endedContext},
@@ -87,6 +90,24 @@ func Run(t *testing.T, target Target) {
 		t.Run(p.name, func(t *testing.T) {
 			open := target.New(t)
 			p.test(t, opened(t, open))
+		})
+	}
+	forgetful := []struct {
+		name string
+		test func(*idler)
+	}{
+		{"IdleRowsGoAndComeBackInALargerEpoch", idleRowsGo},
+		{"KeysKeepTheirRows", keysKeepRows},
+		{"EpochsFollowThoseForgotten", epochsFollowForgotten},
+		{"UseEndsIdleness", useEndsIdleness},
+		{"RulesNeitherHurryNorStopForgetting", rulesOutliveRows},
+		{"ForgettingGoesInBoundedSteps", forgetInSteps},
+		{"ClockThatWasAheadKeepsNothingForLong", clockAhead},
+	}
+	for _, p := range forgetful {
+		t.Run(p.name, func(t *testing.T) {
+			c := newClock()
+			p.test(&idler{c, t, opened(t, target.At(t, c.now))})
 		})
 	}
 	if target.Mortal {
@@ -100,6 +121,9 @@ func Run(t *testing.T, target Target) {
 		{"TwoStoresOverOneDatabase", twoStores},
 		{"TwoStoresOpenAtOnce", twoOpens},
 		{"TwoTrimmersCountOnce", twoTrimmers},
+		{"TwoRetentionsForgetWhatTwoRoutersUse", func(t *testing.T, open Open) {
+			raceForgetting(t, []history.Store{opened(t, open), opened(t, open)})
+		}},
 		{"AgreesWithTheStoreInMemory", agreesWithMemory},
 	}
 	for _, p := range reopened {

@@ -35,6 +35,13 @@ func calls(h history.Head) map[string]func(context.Context, history.Store) error
 			_, err := s.Trim(ctx, []history.Retention{{Namespace: "chat", Size: 1}}, time.Second, 100)
 			return err
 		},
+		"forget": func(ctx context.Context, s history.Store) error {
+			_, err := s.Forget(ctx, time.Hour, 100)
+			return err
+		},
+		"keep": func(ctx context.Context, s history.Store) error {
+			return s.Keep(ctx, []string{h.Channel})
+		},
 	}
 }
 

@@ -42,9 +42,9 @@ type Store struct {
 
 	gate gate.Gate
 
-	mu       sync.Mutex          // guards all below
-	epochs   uint64              // the last epoch given out
-	channels map[string]*channel // never forgets one: the row outlives its events
+	mu       sync.Mutex // guards all below
+	epochs   uint64     // the last epoch given out
+	channels map[string]*channel
 }
 
 var _ history.Store = (*Store)(nil)
@@ -55,6 +55,7 @@ type channel struct {
 	head   uint64
 	events []history.Event // a suffix of 1..head without holes
 	keys   map[history.Key]keyed
+	idle   time.Time // since when nothing is stored and nobody kept it; of no meaning while there are events
 }
 
 // keyed is where and when a key was first stored.
@@ -172,7 +173,7 @@ func (s *Store) Heads(ctx context.Context, queries []history.HeadQuery) ([]histo
 		c := s.channels[q.Channel]
 		if c == nil {
 			s.epochs++
-			c = &channel{epoch: s.epochs}
+			c = &channel{epoch: s.epochs, idle: s.now()}
 			s.channels[q.Channel] = c
 		}
 		heads[i] = history.Head{Channel: q.Channel, Epoch: c.epoch, Offset: c.head, Repeats: c.repeats(q.Keys)}

@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -17,6 +18,9 @@ func TestStoreKeepsItsPromises(t *testing.T) {
 		Mortal: true,
 		New: func(testing.TB) historytest.Open {
 			return func() (history.Store, error) { return memory.New(memory.Default()), nil }
+		},
+		At: func(_ testing.TB, now func() time.Time) historytest.Open {
+			return func() (history.Store, error) { return memory.New(memory.Config{Now: now}), nil }
 		},
 	})
 }

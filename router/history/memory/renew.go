@@ -24,7 +24,7 @@ func (s *Store) Renew(ctx context.Context, renewals []history.Renewal) ([]histor
 			continue
 		}
 		if c.epoch == r.Epoch && c.head == r.Head {
-			c.epoch = s.nextLocked(r)
+			c.epoch, c.idle = s.nextLocked(r), s.now()
 		}
 		heads[i].Epoch, heads[i].Offset = c.epoch, c.head
 	}

@@ -50,6 +50,9 @@ func (c *channel) trim(rule history.Retention, now time.Time, limit int) int {
 	n = min(n, limit)
 	clear(c.events[:n]) // the array lives on behind the slice; its data must not
 	c.events = c.events[n:]
+	if n > 0 && len(c.events) == 0 {
+		c.idle = now
+	}
 	return n
 }
 

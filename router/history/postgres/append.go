@@ -50,7 +50,7 @@ WITH won AS (
 ), listed AS (
 	INSERT INTO history_looks (channel, due_ms)
 	SELECT channel, $12::bigint FROM won WHERE due
-	ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms
+	ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms, idle_ms = NULL
 )`
 	keySQL = `, keyed AS (
 	INSERT INTO history_keys (channel_id, epoch, scope, key, "offset", time_ms)

@@ -38,6 +38,7 @@ func TestPlansMadeForEmptyTablesLookUpRows(t *testing.T) {
 		"bounded_forward": bounded.statement(false), "bounded_reverse": bounded.statement(true),
 		"renew": renewSQL, "rows": rowsSQL,
 		"due": dueLookSQL, "again": againLookSQL, "cut": cutSQL, "settle": settleSQL, "list": listFreeSQL, "walk": walkSQL,
+		"idle": idleSQL, "forget": forgetSQL, "keep": keepSQL,
 	} {
 		if plan := explain(ctx, t, conn, name, sql); strings.Contains(plan, "Seq Scan on history_") || strings.Contains(plan, "Merge") {
 			t.Errorf("%s goes through a table:\n%s", name, plan)

@@ -32,11 +32,18 @@ CROSS JOIN LATERAL (
 ) k
 WHERE q.query = q.query + 0`
 
-	// Without a conflict target: whichever constraint says that the row is there.
+	// Without a conflict target: whichever constraint says that the row is there. A
+	// new channel is idle until something is appended.
 	createSQL = `
-INSERT INTO history_channels (channel)
-SELECT channel FROM unnest($1::text[]) AS q (channel)
-ON CONFLICT DO NOTHING`
+WITH made AS (
+	INSERT INTO history_channels (channel)
+	SELECT channel FROM unnest($1::text[]) AS q (channel)
+	ON CONFLICT DO NOTHING
+	RETURNING channel
+)
+INSERT INTO history_looks (channel, due_ms, idle_ms)
+SELECT channel, $2::bigint, $3::bigint FROM made
+ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms, idle_ms = excluded.idle_ms`
 )
 
 // headTries bounds the rounds of Heads. Two suffice, unless rows are removed
@@ -144,6 +151,6 @@ func (s *Store) create(ctx context.Context, queries []history.HeadQuery, missing
 		channels[n] = queries[i].Channel
 	}
 	slices.Sort(channels)
-	_, err := s.exec(ctx, createSQL, channels)
+	_, err := s.exec(ctx, createSQL, channels, int64(never), s.cfg.Now().UnixMilli())
 	return err
 }

@@ -13,7 +13,9 @@ import (
 // there (look_at). So a round costs what must be done, not what there is.
 //
 // Whoever writes a channel's look has locked the channel's row before: that
-// orders an append, which must not be overlooked, and the settling of a look.
+// orders an append, which must not be overlooked, and the settling of a look. (Only
+// the note of a use does not, and waits for nobody.) A channel without events stays
+// on the list, as idle (forget.go).
 
 // never is due_ms of a look that age does not cause, and look_at of a channel
 // that may grow for ever: below the marks of append, beyond every head and time.
@@ -38,11 +40,13 @@ WHERE l.channel = l.channel || ''`
 	// settleSQL says when the next look is due. It passes over channels that are
 	// being appended to, and so waits for nobody while it holds rows that appends
 	// may wait for. Who grew past look_at since it was looked at stays due, or is
-	// due again: another router may have looked later and settled before.
+	// due again: another router may have looked later and settled before. A channel
+	// is idle from the first look that found it empty.
 	settleSQL = `
 WITH free AS (
-	SELECT c.channel, s.look_at, CASE WHEN c.head > s.look_at THEN $5::bigint ELSE s.due_ms END AS due_ms
-	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS s (channel, id, look_at, due_ms)
+	SELECT c.channel, s.look_at, CASE WHEN c.head > s.look_at THEN $5::bigint ELSE s.due_ms END AS due_ms,
+		CASE WHEN s.idle AND c.head <= s.look_at THEN $5::bigint END AS idle_ms
+	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $7::boolean[]) AS s (channel, id, look_at, due_ms, idle)
 	JOIN history_channels c ON c.channel = s.channel AND c.id = s.id AND s.id = s.id + 0
 	FOR UPDATE OF c SKIP LOCKED
 ), settled AS (
@@ -50,11 +54,12 @@ WITH free AS (
 	SET look_at = CASE WHEN c.head > f.look_at THEN c.head + 4611686018427387904 ELSE f.look_at END
 	FROM free f WHERE c.channel = f.channel
 ), forgotten AS (
-	DELETE FROM history_looks l USING free f WHERE l.channel = f.channel AND f.due_ms = $6::bigint
+	DELETE FROM history_looks l USING free f WHERE l.channel = f.channel AND f.due_ms = $6::bigint AND f.idle_ms IS NULL
 ), listed AS (
-	INSERT INTO history_looks (channel, due_ms)
-	SELECT f.channel, f.due_ms FROM free f WHERE f.due_ms <> $6::bigint
-	ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms
+	INSERT INTO history_looks (channel, due_ms, idle_ms)
+	SELECT f.channel, f.due_ms, f.idle_ms FROM free f WHERE f.due_ms <> $6::bigint OR f.idle_ms IS NOT NULL
+	ON CONFLICT (channel) DO UPDATE SET due_ms = excluded.due_ms,
+		idle_ms = CASE WHEN excluded.idle_ms IS NOT NULL THEN coalesce(history_looks.idle_ms, excluded.idle_ms) END
 )
 SELECT count(*) FROM free`
 
@@ -81,6 +86,7 @@ type settlement struct {
 	id      int64
 	lookAt  int64 // the head past which the channel is due at once
 	dueMS   int64 // when it is due anyway
+	idle    bool  // it has no events
 }
 
 // next says when the channels of a page are due again; those of which something
@@ -103,12 +109,12 @@ func (r *rules) next(page []look, now time.Time) []settlement {
 
 func (r *rules) nextOf(l look, now time.Time) settlement {
 	s := settlement{channel: l.channel, id: l.id, lookAt: never, dueMS: never}
-	rule, ok := r.of(l.channel)
-	switch {
-	case !ok || rule.Size == 0 && rule.TTL == 0:
+	if l.first == 0 { // its next event begins to count
+		s.lookAt, s.idle = l.head, true
 		return s
-	case l.first == 0: // its next event begins to count
-		s.lookAt = l.head
+	}
+	rule, ok := r.of(l.channel)
+	if !ok {
 		return s
 	}
 	if rule.Size > 0 {
@@ -163,6 +169,7 @@ func (s *Store) lookOnce(ctx context.Context, sql string, args ...any) ([]look, 
 func (s *Store) settle(ctx context.Context, settlements []settlement, now time.Time) (int, error) {
 	var channels, orphans []string
 	var ids, lookAts, dues []int64
+	var idles []bool
 	for _, n := range settlements {
 		if n.id == 0 {
 			orphans = append(orphans, n.channel)
@@ -172,11 +179,12 @@ func (s *Store) settle(ctx context.Context, settlements []settlement, now time.T
 		ids = append(ids, n.id)
 		lookAts = append(lookAts, n.lookAt)
 		dues = append(dues, n.dueMS)
+		idles = append(idles, n.idle)
 	}
 	settled := 0
 	if len(channels) > 0 {
 		err := again(ctx, func() error {
-			return s.writing.QueryRow(ctx, settleSQL, channels, ids, lookAts, dues, now.UnixMilli(), int64(never)).Scan(&settled)
+			return s.writing.QueryRow(ctx, settleSQL, channels, ids, lookAts, dues, now.UnixMilli(), int64(never), idles).Scan(&settled)
 		})
 		if err != nil {
 			return 0, err
@@ -185,6 +193,6 @@ func (s *Store) settle(ctx context.Context, settlements []settlement, now time.T
 	if len(orphans) == 0 {
 		return settled, nil
 	}
-	tag, err := s.exec(ctx, orphansSQL, orphans)
-	return settled + int(tag.RowsAffected()), err
+	gone, err := s.forgetOrphans(ctx, orphans)
+	return settled + gone, err
 }

@@ -22,8 +22,7 @@
 // have something to lose (looks.go). No statement waits for another's lock while
 // it holds a channel's, none takes a lock on a table, and the space is used again.
 //
-// Left out on purpose: partitions (router/DESIGN.md says why), and removing the
-// rows of channels that nobody uses any more.
+// Left out on purpose: partitions (router/DESIGN.md says why).
 package postgres
 
 import (
@@ -48,7 +47,7 @@ const cancelGrace = 250 * time.Millisecond
 type Store struct {
 	// Immutable after Open; the pools are safe for concurrent use.
 	cfg     Config
-	writing *pgxpool.Pool // Append, Heads, Trim
+	writing *pgxpool.Pool // Append, Heads, Trim, Forget, Keep
 	reading *pgxpool.Pool // Read
 
 	gate gate.Gate

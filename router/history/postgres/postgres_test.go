@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -27,10 +28,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func openAt(dsn string) historytest.Open {
+func openAt(dsn string) historytest.Open { return openThen(dsn, time.Now) }
+
+func openThen(dsn string, now func() time.Time) historytest.Open {
 	return func() (history.Store, error) {
 		cfg := postgres.Default()
-		cfg.DSN = dsn
+		cfg.DSN, cfg.Now = dsn, now
 		s, err := postgres.Open(context.Background(), cfg)
 		if err != nil {
 			return nil, err // not a Store that holds a nil
@@ -41,22 +44,24 @@ func openAt(dsn string) historytest.Open {
 
 func TestStoreKeepsItsPromises(t *testing.T) {
 	server := pgtest.Shared(t)
-	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
-		return openAt(server.NewDatabase(t))
-	}})
+	historytest.Run(t, historytest.Target{
+		New: func(t testing.TB) historytest.Open { return openAt(server.NewDatabase(t)) },
+		At:  func(t testing.TB, now func() time.Time) historytest.Open { return openThen(server.NewDatabase(t), now) },
+	})
 }
 
 // Distributed databases know no weaker isolation, and there two writers that meet
 // are a race that one of them loses.
 func TestSerializableDatabaseKeepsThePromises(t *testing.T) {
 	server := pgtest.Shared(t)
-	meeting := []string{"TwoBelievers", "TwoCreators", "TwoStoresOver", "PagesAgree", "KeysAreFound", "TrimGoes"}
-	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
+	meeting := []string{"TwoBelievers", "TwoCreators", "TwoStoresOver", "PagesAgree", "KeysAreFound", "TrimGoes", "ForgettingLose", "TwoRetentions"}
+	at := func(t testing.TB, now func() time.Time) historytest.Open {
 		if !slices.ContainsFunc(meeting, func(name string) bool { return strings.Contains(t.Name(), name) }) {
 			t.Skip("is not about writers that meet")
 		}
-		return openAt(server.NewDatabase(t) + "&default_transaction_isolation=serializable")
-	}})
+		return openThen(server.NewDatabase(t)+"&default_transaction_isolation=serializable", now)
+	}
+	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open { return at(t, time.Now) }, At: at})
 }
 
 func TestKilledWriterLosesNothingAcked(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -13,15 +15,21 @@ const (
 	// renewSQL moves the rows that are as they were read. What a sequence gives
 	// is compared too: raiseSQL may have been overtaken.
 	renewSQL = `
-UPDATE history_channels c
-SET renewed = CASE WHEN r.fresh > 0 THEN r.fresh ELSE GREATEST(nextval('history_epochs'), r.floor + 1) END
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
-	AS r (channel, epoch, head, fresh, floor)
-WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
-	AND r.head = r.head + 0`
+WITH moved AS (
+	UPDATE history_channels c
+	SET renewed = CASE WHEN r.fresh > 0 THEN r.fresh ELSE GREATEST(nextval('history_epochs'), r.floor + 1) END
+	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+		AS r (channel, epoch, head, fresh, floor)
+	WHERE c.channel = r.channel AND GREATEST(c.epoch, c.renewed) = r.epoch AND c.head = r.head
+		AND r.head = r.head + 0
+	RETURNING c.channel
+)
+UPDATE history_looks l SET idle_ms = $6::bigint FROM moved m WHERE l.channel = m.channel AND l.idle_ms IS NOT NULL`
 
 	// raiseSQL keeps later epochs of all channels above what others have seen.
-	raiseSQL = `
+	belowSQL  = `SELECT last_value < $1::bigint FROM history_epochs`
+	raiserSQL = `SELECT FROM history_raise FOR UPDATE`
+	raiseSQL  = `
 SELECT setval('history_epochs', $1::bigint) WHERE (SELECT last_value FROM history_epochs) < $1::bigint`
 
 	rowsSQL = `
@@ -71,12 +79,28 @@ func (s *Store) renew(ctx context.Context, renewals []history.Renewal) error {
 		}
 	}
 	if raise > 0 {
-		if _, err := s.writing.Exec(ctx, raiseSQL, raise); err != nil {
+		if err := s.raise(ctx, raise); err != nil {
 			return err
 		}
 	}
-	_, err := s.writing.Exec(ctx, renewSQL, channels, epochs, heads, fresh, floors)
+	_, err := s.writing.Exec(ctx, renewSQL, channels, epochs, heads, fresh, floors, s.cfg.Now().UnixMilli())
 	return err
+}
+
+// raise makes the sequence go on above floor. One does it at a time: what it reads
+// and then sets would else take back what another has set meanwhile.
+func (s *Store) raise(ctx context.Context, floor int64) error {
+	var below bool
+	if err := s.writing.QueryRow(ctx, belowSQL, floor).Scan(&below); err != nil || !below {
+		return err
+	}
+	return pgx.BeginFunc(ctx, s.writing, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, raiserSQL); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, raiseSQL, floor)
+		return err
+	})
 }
 
 func (s *Store) readRows(ctx context.Context, renewals []history.Renewal, heads []history.Head) error {

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	rulesSQL = `SELECT namespace, size, ttl_ms, walked FROM history_rules`
+	rulesSQL = `SELECT namespace, size, ttl_ms, walked, idle FROM history_rules`
 
 	putRulesSQL = `
-INSERT INTO history_rules (namespace, size, ttl_ms, walked)
-SELECT namespace, size, ttl_ms, '' FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS r (namespace, size, ttl_ms)
-ON CONFLICT (namespace) DO UPDATE SET size = excluded.size, ttl_ms = excluded.ttl_ms, walked = ''`
+INSERT INTO history_rules (namespace, size, ttl_ms, walked, idle)
+SELECT namespace, size, ttl_ms, '', true FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS r (namespace, size, ttl_ms)
+ON CONFLICT (namespace) DO UPDATE SET size = excluded.size, ttl_ms = excluded.ttl_ms, walked = '', idle = true`
 
 	dropRulesSQL = `DELETE FROM history_rules WHERE namespace = ANY ($1::text[])`
 
@@ -59,7 +59,8 @@ func (r *rules) of(channel string) (history.Retention, bool) {
 }
 
 // agreeOnRules compares the rules with those that the looks were made for. Only
-// the milliseconds of a TTL count, there as here.
+// the milliseconds of a TTL count, there as here. What a version made that let no
+// rows go did not list idle channels, and is made again.
 func (s *Store) agreeOnRules(ctx context.Context, wanted []history.Retention) (*rules, error) {
 	r := &rules{byNamespace: make(map[string]history.Retention, len(wanted))}
 	for _, rule := range wanted {
@@ -105,14 +106,15 @@ func (s *Store) readRules(ctx context.Context, r *rules) (agreed map[string]bool
 		var namespace string
 		var size, ttlMS int64
 		var walked *string
-		if err := rows.Scan(&namespace, &size, &ttlMS, &walked); err != nil {
+		var idle bool
+		if err := rows.Scan(&namespace, &size, &ttlMS, &walked, &idle); err != nil {
 			return nil, nil, err
 		}
 		rule, ok := r.byNamespace[namespace]
 		switch {
 		case !ok:
 			gone = append(gone, namespace)
-		case int64(rule.Size) == size && rule.TTL.Milliseconds() == ttlMS:
+		case int64(rule.Size) == size && rule.TTL.Milliseconds() == ttlMS && idle:
 			agreed[namespace] = true
 			if walked != nil {
 				r.walks = append(r.walks, walk{namespace: namespace, after: *walked})

@@ -67,7 +67,7 @@ func (w *writer) make(channel string) (history.Head, error) {
 	if _, err := w.name.run(channel, epoch); err != nil {
 		return history.Head{}, err
 	}
-	_, err = w.create.run(epoch, history.Namespace(channel))
+	_, err = w.create.run(epoch, history.Namespace(channel), w.now().UnixMilli())
 	return history.Head{Channel: channel, Epoch: uint64(epoch)}, err
 }
 

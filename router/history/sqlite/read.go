@@ -37,6 +37,9 @@ type reader struct {
 	newest *stmt
 	scan   *stmt
 	sized  *stmt
+	idle   *stmt // channels by how long nobody has used them
+	noted  *stmt // since when a channel is idle
+	early  *stmt
 }
 
 // value is what a row has in a column.
@@ -60,6 +63,9 @@ func newReader(c *conn) (*reader, error) {
 		newest: p.prepare(`SELECT coalesce(max(id), 0) FROM log`),
 		scan:   p.prepare(`SELECT channel_id FROM log WHERE id > ? AND id <= ?`),
 		sized:  p.prepare(`SELECT id, namespace, head, first FROM heads WHERE id = ?`),
+		idle:   p.prepare(`SELECT id FROM heads WHERE idle_ms <= ? ORDER BY idle_ms LIMIT ?`),
+		early:  p.prepare(`SELECT id FROM heads WHERE idle_ms > ? ORDER BY idle_ms LIMIT ?`),
+		noted:  p.prepare(`SELECT h.id, h.idle_ms FROM names n JOIN heads h ON h.id = n.id WHERE n.channel = ? AND h.idle_ms IS NOT NULL`),
 	}
 	return r, p.err
 }

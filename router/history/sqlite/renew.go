@@ -46,7 +46,7 @@ func (w *writer) renewOne(r *history.Renewal, head *history.Head) error {
 				return err
 			}
 		}
-		if _, err = w.renew.run(c.epoch, c.id); err != nil {
+		if _, err = w.renew.run(c.epoch, w.now().UnixMilli(), c.id); err != nil {
 			return err
 		}
 	}

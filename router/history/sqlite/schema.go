@@ -134,6 +134,13 @@ INSERT INTO repeats SELECT channel_id, scope, key, offset, time_ms FROM keys ORD
 DROP TABLE keys;
 DROP TABLE events;
 DROP TABLE channels;
+`, `
+-- Since when nothing of a channel is stored and nobody has asked for it; NULL while
+-- it has events. Names are found by id when their channels are forgotten.
+ALTER TABLE heads ADD COLUMN idle_ms INTEGER;
+CREATE INDEX heads_idle ON heads (idle_ms) WHERE idle_ms IS NOT NULL;
+CREATE UNIQUE INDEX names_id ON names (id);
+UPDATE heads SET idle_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000 WHERE first > head;
 `}
 
 // migrate does the steps that the file lacks, in one transaction, so that two

@@ -91,7 +91,7 @@ func (s *Store) connect(ctx context.Context) error {
 	if err := migrate(ctx, c); err != nil {
 		return errors.Join(err, c.Close())
 	}
-	w, err := newWriter(c)
+	w, err := newWriter(c, s.cfg.Now)
 	if err != nil {
 		return errors.Join(err, c.Close())
 	}

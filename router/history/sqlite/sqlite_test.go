@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -18,10 +19,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func openAt(path string) historytest.Open {
+func openAt(path string) historytest.Open { return openThen(path, time.Now) }
+
+func openThen(path string, now func() time.Time) historytest.Open {
 	return func() (history.Store, error) {
 		cfg := sqlite.Default()
-		cfg.Path = path
+		cfg.Path, cfg.Now = path, now
 		s, err := sqlite.Open(context.Background(), cfg)
 		if err != nil {
 			return nil, err // not a Store that holds a nil
@@ -31,10 +34,15 @@ func openAt(path string) historytest.Open {
 }
 
 func TestStoreKeepsItsPromises(t *testing.T) {
-	historytest.Run(t, historytest.Target{New: func(t testing.TB) historytest.Open {
-		// a name that a URI would take for something else
-		return openAt(filepath.Join(t.TempDir(), "history ?#%41.db"))
-	}})
+	historytest.Run(t, historytest.Target{
+		New: func(t testing.TB) historytest.Open {
+			// a name that a URI would take for something else
+			return openAt(filepath.Join(t.TempDir(), "history ?#%41.db"))
+		},
+		At: func(t testing.TB, now func() time.Time) historytest.Open {
+			return openThen(filepath.Join(t.TempDir(), "history.db"), now)
+		},
+	})
 }
 
 func TestKilledWriterLosesNothingAcked(t *testing.T) {

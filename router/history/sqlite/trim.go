@@ -36,7 +36,7 @@ type trimmer struct {
 func (t *trimmer) prepare(p *preparer) {
 	t.forget = p.prepare(`DELETE FROM log WHERE id = ?`)
 	t.unmark = p.prepare(`DELETE FROM marks WHERE channel_id = ? AND offset < ?`)
-	t.began = p.prepare(`UPDATE heads SET first = ?, oldest_ms = ? WHERE id = ?`)
+	t.began = p.prepare(`UPDATE heads SET first = ?, oldest_ms = ?, idle_ms = ? WHERE id = ?`)
 	t.given = p.prepare(`UPDATE counters SET value = max(value, ?) WHERE name = 'log'`)
 	t.keys = p.prepare(`DELETE FROM repeats WHERE (channel_id, scope, key) IN (
 		SELECT channel_id, scope, key FROM repeats WHERE time_ms < ? ORDER BY time_ms LIMIT ?)`)
@@ -170,11 +170,11 @@ func (w *writer) cut(want cut, limit int) (int, error) {
 	if _, err := w.trimmer.unmark.run(c.id, c.first); err != nil {
 		return 0, err
 	}
-	oldest := any(c.oldestMS)
+	oldest, idle := any(c.oldestMS), any(nil)
 	if c.first > c.head {
-		oldest = nil
+		oldest, idle = nil, w.now().UnixMilli()
 	}
-	_, err = w.trimmer.began.run(c.first, oldest, c.id)
+	_, err = w.trimmer.began.run(c.first, oldest, idle, c.id)
 	return gone, err
 }
 

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -20,9 +21,11 @@ const (
 type writer struct {
 	*reader // over the same connection
 
-	// Ids of channels never change and their rows never go, so what was read once
-	// is true. The older half goes when the younger one is full.
+	// Ids of channels never change and are never given again, so what was read once
+	// is true as long as the row is there: a run that is lost forgets it. The older
+	// half goes when the younger one is full.
 	known, older map[string]int64
+	now          func() time.Time
 	place        int64 // in the log, given last in this transaction
 
 	top    *stmt // the largest place given so far
@@ -37,10 +40,11 @@ type writer struct {
 	create *stmt
 	renew  *stmt
 
-	trimmer trimmer
+	trimmer   trimmer
+	forgetter forgetter
 }
 
-func newWriter(c *conn) (*writer, error) {
+func newWriter(c *conn, now func() time.Time) (*writer, error) {
 	r, err := newReader(c)
 	if err != nil {
 		return nil, err
@@ -50,22 +54,24 @@ func newWriter(c *conn) (*writer, error) {
 	w := &writer{
 		reader: r,
 		known:  make(map[string]int64),
+		now:    now,
 		top:    p.prepare(`SELECT max(value, (SELECT coalesce(max(id), 0) FROM log)) FROM counters WHERE name = 'log'`),
 		first: p.prepare(columns + `SELECT ?1, id, ?2, last, ?3, ?4, ?5, ?6, ?7
 			FROM heads WHERE id = ?8 AND epoch = ?9 AND head = ?2 - 1`),
 		next: p.prepare(columns + `VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`),
 		move: p.prepare(`UPDATE heads SET head = ?, last = ? WHERE id = ? AND oldest_ms IS NOT NULL`),
-		fill: p.prepare(`UPDATE heads SET head = ?, last = ?, oldest_ms = ? WHERE id = ?`),
+		fill: p.prepare(`UPDATE heads SET head = ?, last = ?, oldest_ms = ?, idle_ms = NULL WHERE id = ?`),
 		mark: p.prepare(`INSERT OR ROLLBACK INTO marks (channel_id, offset, place) VALUES (?, ?, ?)`),
 		// A failure ends the transaction anyway; with ROLLBACK no statement of it
 		// needs a journal of its own.
 		key:    p.prepare(`INSERT OR ROLLBACK INTO repeats (channel_id, scope, key, offset, time_ms) VALUES (?, ?, ?, ?, ?)`),
 		epoch:  p.prepare(`UPDATE counters SET value = max(value, ?) + 1 WHERE name = 'epoch' RETURNING value`),
 		name:   p.prepare(`INSERT INTO names (channel, id) VALUES (?, ?)`),
-		create: p.prepare(`INSERT INTO heads (id, epoch, head, last, first, namespace) VALUES (?1, ?1, 0, 0, 1, ?2)`),
-		renew:  p.prepare(`UPDATE heads SET epoch = ? WHERE id = ?`),
+		create: p.prepare(`INSERT INTO heads (id, epoch, head, last, first, namespace, idle_ms) VALUES (?1, ?1, 0, 0, 1, ?2, ?3)`),
+		renew:  p.prepare(`UPDATE heads SET epoch = ?1, idle_ms = CASE WHEN idle_ms IS NOT NULL THEN ?2 END WHERE id = ?3`),
 	}
 	w.trimmer.prepare(&p)
+	w.forgetter.prepare(&p)
 	return w, p.err
 }
 
@@ -96,12 +102,27 @@ func (s *Store) Append(ctx context.Context, runs []history.Run) ([]history.Outco
 	return outcomes, nil
 }
 
-// append stores one run whole or, if the row says otherwise, nothing of it.
+// append stores one run whole or, if the row says otherwise, nothing of it. A row
+// that is not as believed may be another one by now.
 func (w *writer) append(run *history.Run) (history.Outcome, error) {
 	id, err := w.id(run.Channel)
 	if err != nil {
 		return history.Unset, err
 	}
+	outcome, err := w.appendTo(id, run)
+	if err != nil || outcome == history.Stored {
+		return outcome, err
+	}
+	delete(w.known, run.Channel)
+	delete(w.older, run.Channel)
+	again, err := w.id(run.Channel)
+	if err != nil || again == id {
+		return outcome, err
+	}
+	return w.appendTo(again, run)
+}
+
+func (w *writer) appendTo(id int64, run *history.Run) (history.Outcome, error) {
 	if id == 0 {
 		return history.Lost, nil
 	}
