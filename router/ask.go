@@ -110,7 +110,9 @@ func (r *Router) ownChannelLocked(s *shard, q *question) *channel {
 	if s.channels[q.ask.Channel] == nil && !r.own.owned(q.ask.Channel) {
 		return nil
 	}
-	return r.table.getLocked(s, q.ask.Channel, q.ns)
+	ch := r.table.getLocked(s, q.ask.Channel, q.ns)
+	r.keeper.usedLocked(ch)
+	return ch
 }
 
 // retry asks anew when a channel has been handed to us, or nobody has it.

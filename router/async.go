@@ -30,6 +30,7 @@ const asyncLoad = 500 * time.Millisecond
 type asyncState struct {
 	row     point  // of the store, when it was last read or written; epoch 0: not known
 	written uint64 // offsets up to it are in the store
+	wroteMS int64  // when the last one was written, by the clock of events; 0: not here
 	bytes   int64  // counted in writeBehind.bytes; none is let go
 	loose   bool   // too much is unwritten: the tail keeps what any tail keeps
 	gone    uint64 // of what was let go unwritten the last offset

@@ -79,7 +79,7 @@ func (s *sequencer) rebase(w *asyncWork) {
 	a, old := ch.async, ch.epoch
 	events := renumbered(&ch.tail, a.written, w.row.offset)
 	shift := w.row.offset + uint64(len(events)) - ch.head // of offsets, modulo 2^64
-	if w.row.offset < a.written {
+	if w.row.offset < a.written && !s.forgotten(a, w.row) {
 		s.metrics.asyncLost.Add(float64(a.written - w.row.offset)) // the store had it
 	}
 	kept := ch.head - uint64(len(events))
@@ -111,6 +111,11 @@ func (s *sequencer) rebase(w *asyncWork) {
 	for _, k := range lost {
 		s.finish(k.p, unknownOutcome)
 	}
+}
+
+// forgotten says that retention took the channel's row: nothing was lost.
+func (s *sequencer) forgotten(a *asyncState, row point) bool {
+	return row.offset == 0 && a.wroteMS > 0 && s.cfg.ForgetAfter > 0 && s.cfg.Now().UnixMilli()-a.wroteMS >= s.cfg.ForgetAfter.Milliseconds()
 }
 
 // renumbered copies the events behind written so that they follow head: they are

@@ -305,7 +305,7 @@ func (s *sequencer) wrote(w *asyncWork, upTo uint64) {
 		size += eventSize(e)
 	}
 	s.releaseLocked(ch, size)
-	a.row, a.written = point{w.epoch, upTo}, upTo
+	a.row, a.written, a.wroteMS = point{w.epoch, upTo}, upTo, s.cfg.Now().UnixMilli()
 	if a.loose && ch.head == upTo {
 		a.loose = false
 	}

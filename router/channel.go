@@ -14,7 +14,7 @@ import (
 const shards = 64
 
 // entryBytes is what a channel costs beside its name, tail and queue.
-const entryBytes = 504
+const entryBytes = 528
 
 // channel is what this router knows of one channel. All of it is soft: for a
 // committed channel the store knows better. Guarded by its shard's mu.
@@ -68,8 +68,9 @@ type channel struct {
 	prev, next *channel
 	came       time.Time // into the table
 	used       time.Time
-	often      bool  // used again after a while: in the list of those
-	bytes      int64 // what it counts in the cache
+	often      bool      // used again after a while: in the list of those
+	kept       time.Time // when the store was last told of its use, or had events of it
+	bytes      int64     // what it counts in the cache
 }
 
 // shard is a part of the table.

@@ -76,10 +76,15 @@ type Config struct {
 	QuietAfter    time.Duration // when the head of a quiet channel is repeated. Default 1s
 	RepeatsPerSec int           // heads repeated in a second at most. Default 5,000
 
-	TrimEvery  time.Duration // how often retention runs, 0: never. Default 30s
-	TrimLimit  int           // most rows of one deletion. Default 1,000
-	KeyWindow  time.Duration // how long idempotency keys are known. Default 24h
-	DrainDelay time.Duration // between "draining" and the end of service. Default 300ms
+	TrimEvery time.Duration // how often retention runs, 0: never. Default 30s
+	TrimLimit int           // most rows of one deletion. Default 1,000
+	KeyWindow time.Duration // how long idempotency keys are known. Default 24h
+	// ForgetAfter is after how long a channel in which nothing is stored and that
+	// nobody asks for loses its row; 0: never. It must be longer than a client may be
+	// away and still resume, which is a setting of edges (auth.max_ttl, 24 h; tickets
+	// live an hour), by a tenth and two hours: uses are noted as seldom. Default 36h
+	ForgetAfter time.Duration
+	DrainDelay  time.Duration // between "draining" and the end of service. Default 300ms
 
 	// What the pre-check of an evacuation assumes of edges; equal to their settings.
 	CriticalReserve int // room of each edge that only critical clients get. Default 100
@@ -122,7 +127,7 @@ func Default() Config {
 		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 200 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
 		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
 		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
-		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour,
+		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour, ForgetAfter: 36 * time.Hour,
 		DrainDelay: 300 * time.Millisecond, CriticalReserve: 100, ForeignPercent: 80,
 		Now: time.Now,
 	}
@@ -177,8 +182,8 @@ func (c *Config) validateBounds(p *problems) {
 	if c.CriticalReserve < 0 || c.ForeignPercent < 0 || c.ForeignPercent > 100 {
 		p.add("critical_reserve, foreign_percent", "", "must not be negative, nor more than 100 percent")
 	}
-	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
-		p.add("tail_events, owner_recheck, trim_every, drain_delay, handover_window", "", "must not be negative")
+	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.ForgetAfter < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
+		p.add("tail_events, owner_recheck, trim_every, forget_after, drain_delay, handover_window", "", "must not be negative")
 	}
 }
 

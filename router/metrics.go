@@ -31,6 +31,7 @@ type metrics struct {
 	forwards      prometheus.Counter
 	servedForDead prometheus.Counter
 	trimmed       prometheus.Counter
+	forgotten     prometheus.Counter
 	readsRefused  prometheus.Counter
 	answersShed   prometheus.Counter
 	panics        prometheus.Counter
@@ -60,7 +61,7 @@ func (o *outcomeCounters) of(res result) prometheus.Counter {
 	return o.other
 }
 
-type storeCalls struct{ append, heads, read, renew, trim prometheus.Counter }
+type storeCalls struct{ append, heads, read, renew, trim, forget, keep prometheus.Counter }
 
 // renewals is one counter for each cause of a new epoch.
 type renewals struct{ behind, takeover, rebase prometheus.Counter }
@@ -129,6 +130,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		storeCalls: storeCalls{
 			append: calls.WithLabelValues("append"), heads: calls.WithLabelValues("heads"),
 			read: calls.WithLabelValues("read"), renew: calls.WithLabelValues("renew"), trim: calls.WithLabelValues("trim"),
+			forget: calls.WithLabelValues("forget"), keep: calls.WithLabelValues("keep"),
 		},
 		renewals: renewals{
 			behind: renewed.WithLabelValues("store_behind"), takeover: renewed.WithLabelValues("takeover"),
@@ -157,6 +159,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		forwards:      counter("publishes_forwarded_total", "Publishes sent on to the owner of their channel."),
 		servedForDead: counter("publishes_served_for_owner_total", "Publishes served here because the owner was away."),
 		trimmed:       counter("trimmed_rows_total", "Events and keys deleted by retention."),
+		forgotten:     counter("forgotten_channels_total", "Rows of channels that nobody used any more, deleted by retention."),
 		readsRefused:  counter("reads_refused_total", "Reads refused because too many were waiting."),
 		answersShed:   counter("answers_shed_total", "Answers replaced by UNAVAILABLE because the edge reads too slowly."),
 		panics:        counter("panics_total", "Panics in calls, recovered."),
@@ -169,7 +172,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 	if r != nil {
 		r.MustRegister(moved, waits, m.handover.takes, m.handover.passed, m.handover.waitSeconds)
 		r.MustRegister(publishes, calls, renewed, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
-			m.failures, m.storeBehind, m.claimsRefused, m.asyncLost, m.asyncLoose, m.flushFailures, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed,
+			m.failures, m.storeBehind, m.claimsRefused, m.asyncLost, m.asyncLoose, m.flushFailures, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed, m.forgotten,
 			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)
 		s.register(r)
 	}

@@ -169,7 +169,7 @@ func (n *namespaces) note(name string) {
 func (n *namespaces) retention() []history.Retention {
 	var rules []history.Retention
 	add := func(name string, ns *Namespace) {
-		if ns.Durability != Committed {
+		if ns.Durability == None {
 			return
 		}
 		rules = append(rules, history.Retention{Namespace: name, Size: ns.HistorySize, TTL: ns.HistoryTTL})

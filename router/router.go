@@ -12,7 +12,7 @@
 // are written (they number, flush the bus, write), one that hands channels over and one
 // for each router that gets some, one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
-// retention, settle times, operations and what edges say of them, at most four that call
+// retention, uses of channels, settle times, operations and what edges say of them, at most four that call
 // hooks, gRPC's and net/http's own, two for each stream, and one for each call that is
 // forwarded.
 //
@@ -70,6 +70,7 @@ type Router struct {
 	reads      *reads
 	fan        *fan
 	hand       *handover
+	keeper     *keeper
 	control    *control.Control // nil: none
 	talk       Hearing          // nil: none
 	progress   *progressTable
@@ -119,6 +120,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	r.sequencer = newSequencer(&r.cfg, r.table, r.own, deps.Store, r.fan, r.metrics, r.log)
 	r.reads = newReads(&r.cfg, deps.Store, r.table, r.own, r.metrics, r.log)
 	r.hand = newHandover(r)
+	r.keeper = newKeeper(&r.cfg, r.table, deps.Store, r.metrics, r.log)
 	r.gate = newGatekeeper(r.cfg.Keys)
 	r.server = r.newServer()
 	r.web = newWeb(r)
@@ -202,6 +204,7 @@ func (r *Router) Run(ctx context.Context) error {
 	g.Go(func() error { return r.fan.run(parts) })
 	g.Go(func() error { return r.hand.run(parts) })
 	g.Go(func() error { return r.retention(parts) })
+	g.Go(func() error { return r.keeper.run(parts, r.cfg.StoreTimeout) })
 	g.Go(func() error { return r.settle(parts) })
 	if r.control != nil {
 		g.Go(func() error { return newSupervisor(r).run(parts) })

@@ -32,7 +32,15 @@ type Store struct {
 	Migrate      bool   `yaml:"migrate"`          // bring PostgreSQL's tables up to date at start; default true
 	WriteConns   int    `yaml:"write_conns"`      // most PostgreSQL connections that write; default 4
 	ReadConns    int    `yaml:"read_conns"`       // most connections that read; default 4
+
+	// ForgetAfter: a channel in which nothing is stored and that nobody has asked for
+	// since then loses its row, and comes back in a new epoch. Longer than auth.max_ttl
+	// of the edges, by a tenth and two hours. 0: never. Default 36h
+	ForgetAfter time.Duration `yaml:"forget_after"`
 }
+
+// minForgetAfter is what is left of it when a use was noted as late as may be, and more.
+const minForgetAfter = 4 * time.Hour
 
 // Namespace is one kind of channels.
 type Namespace struct {
@@ -72,7 +80,7 @@ func DefaultNamespace() Namespace {
 func DefaultRouter() RouterFile {
 	return RouterFile{
 		Node: defaultNode("127.0.0.1:8381"), Listen: "127.0.0.1:8390",
-		Store:  Store{Migrate: true, WriteConns: 4, ReadConns: 4},
+		Store:  Store{Migrate: true, WriteConns: 4, ReadConns: 4, ForgetAfter: 36 * time.Hour},
 		Limits: RouterLimits{MaxEventBytes: 256 << 10, QueueBytes: 64 << 20, AsyncBytes: 64 << 20, CacheBytes: 256 << 20, ReadBatch: 500},
 	}
 }
@@ -141,6 +149,9 @@ func (c *checks) store(s *Store) {
 	}
 	if s.WriteConns < 1 {
 		c.bad("store.write_conns", s.WriteConns, "must be above 0")
+	}
+	if s.ForgetAfter != 0 && s.ForgetAfter < minForgetAfter {
+		c.bad("store.forget_after", s.ForgetAfter, "must be 0 or at least "+minForgetAfter.String())
 	}
 	if s.ReadConns < 1 {
 		c.bad("store.read_conns", s.ReadConns, "must be above 0")

@@ -34,6 +34,7 @@ func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
 	rc.MaxEventBytes, rc.QueueBytes, rc.CacheBytes = f.Limits.MaxEventBytes, int64(f.Limits.QueueBytes), int64(f.Limits.CacheBytes)
 	rc.AsyncBytes = int64(f.Limits.AsyncBytes)
 	rc.Reads, rc.ReadRanges = f.Store.ReadConns, f.Limits.ReadBatch
+	rc.ForgetAfter = f.Store.ForgetAfter
 	rc.Committers = 1
 	if f.Store.SQLite == "" {
 		rc.Committers = 2
