@@ -315,10 +315,17 @@ func TestAFullEdgeSendsItsClientsToOthers(t *testing.T) {
 func TestTheRetryWindowFollowsFromTheRatesOfTheOthers(t *testing.T) {
 	w := newResuming(t, withRegion(new(region), lanes(100, 100, 0)))
 	w.edge.gate.look()
-	w.edge.conns.Store(1500) // and 300 resumes a second elsewhere
-	defer w.edge.conns.Store(0)
+	w.edge.conns.Add(1500) // and 300 resumes a second elsewhere
+	defer w.edge.conns.Add(-1500)
 	if ms := w.edge.retryWindow(); ms != 5000 {
 		t.Errorf("%d ms for 1,500 conns and 300/s", ms)
+	}
+	c := w.connect(byToken(tokenOf(t, nil)))
+	hello := c.expect(`{"type":"connected"}`)
+	c.send(`{"type":"ping","id":2}`)
+	pong := c.expect(`{"type":"pong"}`)
+	if hello["retry_window_ms"] != float64(w.edge.retryWindow()) || pong["retry_window_ms"] != hello["retry_window_ms"] {
+		t.Errorf("connected says %v ms, pong %v, it is %d", hello["retry_window_ms"], pong["retry_window_ms"], w.edge.retryWindow())
 	}
 }
 

@@ -31,10 +31,14 @@ func (e *Edge) connectAdvice(r *wsframe.Request) []byte {
 		AfterMS int64  `json:"after_ms"`
 		Ticket  string `json:"ticket,omitempty"`
 	}
-	advice.URL = e.drawEdge("")
+	d, but := e.gate.advise(), ""
+	if d.Elsewhere {
+		but = e.cfg.ID
+	}
+	advice.URL = e.drawEdge(but)
 	// Edges of a region are about as full as each other: if there would be no turn here,
 	// there is none where the draw sends it, and the pass is good there too.
-	switch d := e.gate.advise(); {
+	switch {
 	case d.Verdict == admission.Admit:
 	case d.Elsewhere && advice.URL != "":
 	case !d.Slot.IsZero():

@@ -106,6 +106,7 @@ type Edge struct {
 	stopWork    context.CancelFunc
 
 	takeovers takeovers
+	backlogs  backlogs
 	revoker   revoker
 
 	// atomic

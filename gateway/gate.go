@@ -148,6 +148,8 @@ func (g *gate) look() {
 	var peers []admission.Peer
 	others, returns := false, 0.0
 	figures := e.members.Figures()
+	backlogs := make(map[string]time.Duration)
+	hears, _ := e.members.(hearing)
 	for _, m := range e.members.Snapshot().Members() {
 		if m.Role != gatewayv1.Role_ROLE_EDGE || m.Region != e.cfg.Region {
 			continue
@@ -161,11 +163,15 @@ func (g *gate) look() {
 			if !draining && m.State == gatewayv1.State_STATE_SERVING {
 				others = others || f.Headroom > 0
 				returns += f.ResumePerSecond
+				if f.Headroom > 0 && (hears == nil || !hears.Silent(keyOf(m))) {
+					backlogs[m.Id] = admission.BacklogOf(int(f.Passes), f.ResumePerSecond+f.FreshPerSecond)
+				}
 			}
 		}
 		peers = append(peers, admission.Peer{ID: m.Id, Draining: draining})
 	}
 	peers = append(peers, admission.Peer{ID: e.cfg.ID, Draining: e.draining.Load()})
+	e.backlogs.see(backlogs)
 	g.returns.Store(math.Float64bits(returns))
 	g.with(func(inner *admission.Gate, _ int, now time.Time) { inner.See(peers, others, now) })
 	g.weigh()

@@ -233,6 +233,33 @@ func TestABusThatIsCutInTheMiddleTakesNothingBack(t *testing.T) {
 	}
 }
 
+// Without a router the new conns say `pending`: clients are told to move all the same,
+// keep the old conn, and leave it when the verdict has come.
+func TestADrainWithoutARouterInterruptsNobody(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "e1", "e2")
+	c := f.crowd("e1", 30)
+	away := func(on bool) {
+		for _, id := range f.names {
+			f.edges[id].set(func() { f.edges[id].away = on })
+		}
+	}
+	away(true)
+	f.edges["e1"].leave()
+	eventually(t, "some are at both edges", func() bool { return f.conns("e2") > 5 })
+	if n := c.interruptions(); n != 0 || f.edges["e1"].edge.held() < 25 {
+		t.Errorf("%d streams were interrupted, %d conns are left at the old edge", n, f.edges["e1"].edge.held())
+	}
+	away(false)
+	f.waitEnd("e1")
+	eventually(t, "all came up elsewhere", func() bool { return f.conns("e2") == 30 })
+	c.rest()
+	if n := c.interruptions(); n != 0 {
+		t.Errorf("%d streams were interrupted", n)
+	}
+	f.checkFigures("e1", opDone)
+}
+
 // The registry is away all the time: the drain does not wait for it.
 func TestADrainWithoutARegistryGoesOn(t *testing.T) {
 	t.Parallel()

@@ -37,7 +37,8 @@ func (e *Edge) busy(a *application, d admission.Decision) []byte {
 	m := &clientv1.Busy{RetryAfterMs: uint32(d.After.Milliseconds()), Scope: scopeNode}
 	switch {
 	case !d.Slot.IsZero():
-		m.Scope, m.Ticket = scopeRegion, e.pass(a, d)
+		// The slot is in this edge's timetable: through a balancer it would come anywhere.
+		m.Scope, m.Ticket, m.Url = scopeRegion, e.pass(a, d), e.addressOf(e.cfg.ID)
 	case d.Elsewhere:
 		m.Url = e.drawEdge(e.cfg.ID)
 	case away != "":

@@ -111,10 +111,12 @@ func TestAMovedTicketTakesOnePlaceInItsRegion(t *testing.T) {
 			t.Fatalf("no grant: %v", o)
 		}
 	}
+	told := time.Now()
 	ticketOf := func(session byte, target string) string {
+		told = told.Add(time.Millisecond) // each in a slot of its own
 		return a.sealed(t, ticket.Ticket{
 			Kind: ticket.Moved, Edge: "edge-x", Operation: "op", Target: target, HasSession: true, Session: [16]byte{session},
-			SlotFrom: time.Now(), SlotUntil: time.Now().Add(time.Minute),
+			SlotFrom: told, SlotUntil: time.Now().Add(time.Minute),
 		}, auth.Anonymous())
 	}
 	want := func(w *resuming, text string, moved, resumed int) {

@@ -237,29 +237,46 @@ func decideTakeover(mine, heard uint64, later bool) takeoverVerdict {
 	return takeoverStays
 }
 
-// sayTakeovers tells the other edges, a batch each 100 ms, until ctx ends.
+// sayTakeovers tells the other edges, a batch each 100 ms if there is anything to tell,
+// until ctx ends.
 func (e *Edge) sayTakeovers(ctx context.Context) {
 	ticker := time.NewTicker(takeoverBatch)
 	defer ticker.Stop()
+	heard := true // by the others, as far as we know
+	told := false // a backlog, in the last batch
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		for sessions, spent := e.takeovers.take(); len(sessions)+len(spent) > 0; {
+		backlog := e.gate.compare(heard)
+		sessions, spent := e.takeovers.take()
+		if len(sessions)+len(spent) == 0 && backlog == 0 && !told {
+			continue
+		}
+		for told = backlog > 0; ; {
 			n, m := min(len(sessions), takeoversInBatch*takeoverBytes), min(len(spent), takeoversInBatch*markBytes)
-			message, err := proto.Marshal(&gatewayv1.Takeovers{Edge: e.cfg.ID, Sessions: sessions[:n], Spent: spent[:m]})
-			if err == nil {
-				err = e.talk.Say(takeoverTopic, message)
+			heard = e.sayBatch(&gatewayv1.Takeovers{
+				Edge: e.cfg.ID, Sessions: sessions[:n], Spent: spent[:m], BacklogMs: uint32(backlog.Milliseconds()),
+			})
+			if sessions, spent = sessions[n:], spent[m:]; len(sessions)+len(spent) == 0 {
+				break
 			}
-			if err != nil {
-				e.metrics.takeoversLost.Add(float64(n / takeoverBytes))
-				e.metrics.spentLost.Add(float64(m / markBytes))
-			}
-			sessions, spent = sessions[n:], spent[m:]
 		}
 	}
+}
+
+func (e *Edge) sayBatch(m *gatewayv1.Takeovers) bool {
+	message, err := proto.Marshal(m)
+	if err == nil {
+		err = e.talk.Say(takeoverTopic, message)
+	}
+	if err != nil {
+		e.metrics.takeoversLost.Add(float64(len(m.Sessions) / takeoverBytes))
+		e.metrics.spentLost.Add(float64(len(m.Spent) / markBytes))
+	}
+	return err == nil
 }
 
 // hearTakeovers passes on what other edges say, until ctx ends.
@@ -287,6 +304,7 @@ func (e *Edge) heardTakeovers(message []byte) {
 	if len(m.Spent) > 0 && e.sameRegion(m.Edge) { // elsewhere they are not good
 		e.metrics.spentTwice.Add(float64(e.gate.spent(m.Spent)))
 	}
+	e.backlogs.hear(m.Edge, time.Duration(m.BacklogMs)*time.Millisecond, time.Now())
 	if len(m.Sessions) == 0 {
 		return
 	}

@@ -70,6 +70,7 @@ type Gate struct {
 	drains   int  // edges known to be leaving
 	draining bool // this one
 	others   bool // another edge has room
+	uneven   uneven
 }
 
 // lane is one way in. Newcomers wait behind passes.
@@ -273,6 +274,9 @@ func (g *Gate) refuse(w *waiter, cause Cause, now time.Time) Decision {
 		ahead := now
 		if l.bucket.rate > 0 { // who is in the room is served or refused within Wait
 			ahead = now.Add(min(seconds(float64(l.count())/l.bucket.rate), g.settings.Wait))
+		}
+		if g.uneven.longer(latest(l.slots.next, ahead).Sub(now)) {
+			return g.elsewhere(w.arrival, w.lane, cause)
 		}
 		if slot, ok := l.slots.give(g.rateThen(l), ahead, now); ok {
 			d.Slot = slot

@@ -164,8 +164,10 @@ func (s *storm) refused(who int32, e *edge, d admission.Decision) {
 	}
 	c.hasPass = !d.Slot.IsZero()
 	switch {
-	case d.Elsewhere:
+	case d.Elsewhere && !s.oneURL:
 		c.hint = s.byHeadroom(e)
+	case c.hasPass && !s.oneURL: // a slot of that edge's
+		c.hint = e.index
 	case c.leaver > 0 && c.edge >= 0: // a hint that is busy is followed again
 		c.hint = e.index
 	}

@@ -42,6 +42,7 @@ type edge struct {
 	headroom int           // as the last figure told
 	returns  float64       // resumes a second, as the last figure told
 	moved    float64
+	backlog  time.Duration // as the last batch told
 
 	twins   [4]twin // by lane: I5
 	peak    int     // conns
@@ -180,4 +181,27 @@ func (e *edge) figure() {
 	if returns > 0 {
 		e.window = min(max(time.Duration(float64(e.conns)/returns*float64(time.Second)), e.window), 10*time.Second)
 	}
+}
+
+// compare tells the backlog and hears the others', each 100 ms.
+func (e *edge) compare() {
+	if !e.alive {
+		return
+	}
+	e.push(event{at: e.now + 100*time.Millisecond, kind: evCompare, who: e.index})
+	n, sum := 0, time.Duration(0)
+	backlog, _ := e.gate.Backlog(e.clock())
+	if backlog == 0 && e.backlog == 0 {
+		e.gate.Compare(0, false, e.clock())
+		return
+	}
+	for _, o := range e.edges {
+		there, draining := o.seen()
+		if o != e && there && !draining && o.region == e.region && o.headroom > 0 {
+			n++
+			sum += o.backlog
+		}
+	}
+	e.gate.Compare(sum/time.Duration(max(n, 1)), n > 0 && !e.alone, e.clock())
+	e.after(e.between(time.Millisecond, 10*time.Millisecond), func() { e.backlog = backlog })
 }

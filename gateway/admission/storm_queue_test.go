@@ -10,6 +10,7 @@ const (
 	evGiveUp                // it hangs up
 	evConnected             // it reads `connected`
 	evDone                  // an edge has done a handshake's work
+	evCompare               // an edge tells its backlog
 	evServe                 // an edge looks at its waiting room
 	evFigure                // an edge tells its load and looks around
 	evTick                  // a leaving edge's plan goes on

@@ -76,6 +76,9 @@ type storm struct {
 	cost      time.Duration // of a handshake at its edge, one at a time; 0: none
 	reset     time.Duration // from a death to when the balancer sees it
 	lostCalls float64       // part of the bus's messages that do not arrive
+	favour    float64       // part of the clients that the balancer sends to the first edge besides; 0: none
+	alone     bool          // edges do not hear each other's backlogs
+	oneURL    bool          // edges have no addresses: clients come by the balancer only
 }
 
 // newStorm makes n edges of each region, which hold so many clients of a policy.
@@ -91,6 +94,7 @@ func newStorm(t testing.TB, seed uint64, set admission.Settings, room admission.
 			s.edges = append(s.edges, e)
 			s.byID[e.id] = e
 			s.push(event{at: s.between(0, time.Second), kind: evFigure, who: e.index})
+			s.push(event{at: s.between(0, 100*time.Millisecond), kind: evCompare, who: e.index})
 		}
 	}
 	return s
@@ -145,6 +149,8 @@ func (s *storm) happens(e event) {
 		s.edges[e.who].serve()
 	case evFigure:
 		s.edges[e.who].figure()
+	case evCompare:
+		s.edges[e.who].compare()
 	case evTick:
 		s.leavers[e.who].tick()
 	case evTold:
@@ -173,6 +179,9 @@ func (s *storm) oneWay() time.Duration { return s.between(5*time.Millisecond, 50
 
 // drawn is the edge that a balancer draws for a client of a region; -1: none is up.
 func (s *storm) drawn(region string) int32 {
+	if s.favour > 0 && s.rand.Float64() < s.favour {
+		return 0
+	}
 	n := 0
 	at := int32(-1)
 	for range 8 { // most edges are listed: a few draws find one

@@ -571,14 +571,17 @@ func (*PeerResponse_Offer) isPeerResponse_Response() {}
 func (*PeerResponse_Confirmed) isPeerResponse_Response() {}
 
 // Takeovers says which sessions an edge has welcomed and which tickets that are good
-// once it has taken, each 100 ms at most.
+// once it has taken, each 100 ms at most; and how long the clients that it refused will
+// take.
 type Takeovers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Edge  string                 `protobuf:"bytes,1,opt,name=edge,proto3" json:"edge,omitempty"`
 	// 24 bytes each: session (16), attempt (8, big endian).
 	Sessions []byte `protobuf:"bytes,2,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// 8 bytes each, big endian: the mark of a pass or of a moved ticket without a target.
-	Spent         []byte `protobuf:"bytes,3,opt,name=spent,proto3" json:"spent,omitempty"`
+	Spent []byte `protobuf:"bytes,3,opt,name=spent,proto3" json:"spent,omitempty"`
+	// Passes given out and not yet due, over the rates that serve them.
+	BacklogMs     uint32 `protobuf:"varint,4,opt,name=backlog_ms,json=backlogMs,proto3" json:"backlog_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -634,6 +637,13 @@ func (x *Takeovers) GetSpent() []byte {
 	return nil
 }
 
+func (x *Takeovers) GetBacklogMs() uint32 {
+	if x != nil {
+		return x.BacklogMs
+	}
+	return 0
+}
+
 var File_spillway_gateway_v1_peer_proto protoreflect.FileDescriptor
 
 const file_spillway_gateway_v1_peer_proto_rawDesc = "" +
@@ -681,11 +691,13 @@ const file_spillway_gateway_v1_peer_proto_rawDesc = "" +
 	"\x05offer\x18\x01 \x01(\v2\x1f.spillway.gateway.v1.GrantOfferH\x00R\x05offer\x12C\n" +
 	"\tconfirmed\x18\x02 \x01(\v2#.spillway.gateway.v1.GrantConfirmedH\x00R\tconfirmedB\n" +
 	"\n" +
-	"\bresponse\"Q\n" +
+	"\bresponse\"p\n" +
 	"\tTakeovers\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x1a\n" +
 	"\bsessions\x18\x02 \x01(\fR\bsessions\x12\x14\n" +
-	"\x05spent\x18\x03 \x01(\fR\x05spentBEZCgithub.com/spillway-io/spillway/proto/spillway/gateway/v1;gatewayv1b\x06proto3"
+	"\x05spent\x18\x03 \x01(\fR\x05spent\x12\x1d\n" +
+	"\n" +
+	"backlog_ms\x18\x04 \x01(\rR\tbacklogMsBEZCgithub.com/spillway-io/spillway/proto/spillway/gateway/v1;gatewayv1b\x06proto3"
 
 var (
 	file_spillway_gateway_v1_peer_proto_rawDescOnce sync.Once
