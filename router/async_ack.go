@@ -81,6 +81,7 @@ func (s *sequencer) runAcks(ctx context.Context) error {
 			var acks []ack
 			if ch.async != nil {
 				acks = ch.async.takeAcks(p.epoch, ch.async.unsure, p.offset)
+				s.hand.idleLocked(ch)
 			}
 			ch.shard.mu.Unlock()
 			s.acked(acks, Async)

@@ -271,7 +271,9 @@ func (s *sequencer) skip(w *asyncWork) []ack {
 	}
 	s.releaseLocked(ch, eventSize(w.events[0]))
 	s.letGoLocked(ch)
-	return ch.async.takeAcks(w.epoch, 0, w.events[0].Offset)
+	acks := ch.async.takeAcks(w.epoch, 0, w.events[0].Offset)
+	s.hand.idleLocked(ch)
+	return acks
 }
 
 func (s *sequencer) releaseLocked(ch *channel, size int64) {
@@ -310,6 +312,7 @@ func (s *sequencer) wrote(w *asyncWork, upTo uint64) {
 		a.loose = false
 	}
 	acks := a.takeAcks(w.epoch, 0, upTo)
+	s.hand.idleLocked(ch)
 	ch.shard.mu.Unlock()
 	s.acked(acks, Committed)
 }

@@ -14,7 +14,7 @@ import (
 const shards = 64
 
 // entryBytes is what a channel costs beside its name, tail and queue.
-const entryBytes = 528
+const entryBytes = 536
 
 // channel is what this router knows of one channel. All of it is soft: for a
 // committed channel the store knows better. Guarded by its shard's mu.
@@ -59,6 +59,8 @@ type channel struct {
 	settled uint64   // revision up to which a hand vouches for the position; 0: none does
 	listed  bool     // waits to be given
 	moving  bool     // is being given: nothing of it is taken until that has ended
+	turned  bool     // moving, for too long: what is published is told to come again
+	parked  *parked  // offers that wait until nothing of it is in flight
 	waiters []func() // called, without locks, when the awaiting ends
 
 	lastPublish time.Time

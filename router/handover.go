@@ -46,8 +46,10 @@ type handover struct {
 	failed atomic.Bool // a router that should have taken channels cannot be reached
 
 	mu       sync.Mutex // guards below
+	ended    bool       // no goroutine is begun any more
 	givers   map[string]*giver
 	passers  map[string]*passer
+	holds    []holding          // channels of which nothing is taken, in order of since
 	searches []*search          // to be sent
 	waits    []*search          // all, in order of their ends
 	taken    map[string]*gifted // by giver
@@ -86,7 +88,8 @@ func (h *handover) trustedLocked(ch *channel) bool {
 	if time.Now().Before(ch.late) {
 		return false
 	}
-	if ch.tenure.state == tenureLeaving { // nobody else numbers it before it is given
+	// Nobody else numbers it before it is given, or was waited for.
+	if t := &ch.tenure; t.state == tenureLeaving && time.Since(t.lost) < min(h.cfg.HandoverWait, h.cfg.HandoverGrace) {
 		return h.own.settled(ch.name, ch.trust, ch.settled)
 	}
 	return h.own.trusted(ch.name, ch.trust, ch.settled)
@@ -130,6 +133,7 @@ func (h *handover) run(ctx context.Context) error {
 			h.search(ctx, &taking)
 		case <-ticker.C:
 			h.expire()
+			h.relieve()
 			h.search(ctx, &taking)
 		}
 	}
@@ -165,17 +169,19 @@ func (h *handover) offer() {
 
 // leave gives everything to those who own it without this router, until ctx ends.
 func (h *handover) leave(ctx context.Context) {
+	defer h.closed.Store(true)
 	if !h.own.company(h.own.current()) {
 		return // nobody stays
 	}
 	h.awaitEcho(ctx)
-	h.own.departing.Store(true)
+	h.own.depart()
 	h.failed.Store(false)
 	began := time.Now()
 	h.offer()
 	for {
 		if !h.giving() {
-			if h.left() == 0 || h.failed.Load() {
+			// Past the grace nothing more is served here: what is left was busy all the time.
+			if h.left() == 0 || h.failed.Load() || time.Since(began) > h.cfg.HandoverGrace {
 				break
 			}
 			h.offer() // what was busy, or came back
@@ -184,8 +190,15 @@ func (h *handover) leave(ctx context.Context) {
 			break
 		}
 	}
-	h.closed.Store(true)
+	h.stopGivers()
 	h.log.Info("channels were handed over", "left", h.left(), "took", time.Since(began))
+}
+
+// end lets no goroutine begin any more, so that the others can be waited for.
+func (h *handover) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
 }
 
 // awaitEcho waits until this router's own view shows that it leaves: the others'
@@ -280,6 +293,10 @@ func (h *handover) pass(owner *presence.Member, pubs []*publication) {
 		p.pubs = append(p.pubs, pubs...)
 		return
 	}
+	if h.ended { // everybody who called has been answered
+		h.router.sequencer.finishAll(pubs, notOwner)
+		return
+	}
 	p := &passer{pubs: pubs}
 	h.passers[owner.Id] = p
 	// It ends when nothing is left to pass on to that router; Run waits for it.
@@ -296,7 +313,7 @@ func (h *handover) carry(owner *presence.Member, p *passer) {
 			return
 		}
 		h.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), h.cfg.PublishDeadline)
+		ctx, cancel := context.WithTimeout(h.router.work, h.cfg.PublishDeadline)
 		h.router.send(ctx, &group{owner: owner, pubs: pubs})
 		cancel()
 		for _, q := range pubs {

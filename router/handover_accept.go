@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -13,17 +15,20 @@ import (
 // gifted is what one router has handed to this one.
 type gifted struct {
 	mu      sync.Mutex // guards all; taken before a shard's
-	life    uint64
-	seq     uint64    // of the last piece
-	partial *received // goes on in the next piece; nil: nothing does
+	stream  *byte      // the newest: what comes by older ones is late
+	life    uint64     // of the giver's sequence of pieces
+	seq     uint64     // of the last piece
+	partial *received  // goes on in the next piece; nil: nothing does
 }
+
+var errLateHand = status.Error(codes.Aborted, "another stream of this router was begun since")
 
 // Hand takes channels from another router until it has no more.
 func (s handoverService) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequest, gatewayv1.HandResponse]) error {
 	if s.stopping() {
 		return errStopping
 	}
-	answers := make(chan *gatewayv1.HandResponse)
+	answers, name := make(chan *gatewayv1.HandResponse), new(byte)
 	// It takes pieces and ends with the stream, soon after this returns; the router
 	// waits for it when it stops.
 	s.streams.Go(func() {
@@ -34,7 +39,7 @@ func (s handoverService) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequ
 				return // the giver ended it, or the connection did
 			}
 			select {
-			case answers <- s.hand.accept(request):
+			case answers <- s.hand.accept(request, name):
 			case <-stream.Context().Done():
 				return
 			}
@@ -45,6 +50,8 @@ func (s handoverService) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequ
 		case answer, more := <-answers:
 			if !more {
 				return nil
+			} else if answer == nil {
+				return errLateHand
 			}
 			if err := stream.Send(answer); err != nil {
 				return err
@@ -55,19 +62,21 @@ func (s handoverService) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequ
 	}
 }
 
-// accept takes one piece.
-func (h *handover) accept(request *gatewayv1.HandRequest) *gatewayv1.HandResponse {
+// accept takes one piece; nil: the giver has begun another stream since.
+func (h *handover) accept(request *gatewayv1.HandRequest, stream *byte) *gatewayv1.HandResponse {
 	answer := &gatewayv1.HandResponse{Seq: request.Seq, Life: h.life}
-	if request.Seq == 0 {
-		return answer
-	}
 	g := h.giftedBy(request.Router)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if request.Life != g.life {
-		g.life, g.seq, g.partial = request.Life, 0, nil
-	}
-	if request.Seq <= g.seq {
+	switch {
+	case request.Seq == 0:
+		if g.stream = stream; request.Life != g.life {
+			g.life, g.seq, g.partial = request.Life, 0, nil
+		}
+		return answer
+	case g.stream != stream || request.Life != g.life:
+		return nil
+	case request.Seq <= g.seq:
 		return answer // it came before, and the answer was lost
 	}
 	if h.closed.Load() {

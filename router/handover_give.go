@@ -3,10 +3,14 @@ package router
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -14,16 +18,22 @@ import (
 // handRetry is the pause after a receiver could not be reached.
 const handRetry = 50 * time.Millisecond
 
+// handOffers is how many offers are looked at for one piece once there is something in it.
+const handOffers = 4 * handPieceChannels
+
 var (
 	errRouterGone  = errors.New("the router has left")
 	errHandRefused = errors.New("the router takes no channels any more")
+	errHandAnswer  = errors.New("the router answered another piece than it was sent")
 )
 
 // offer is a channel that waits to be given.
 type offer struct {
 	ch       *channel
-	revision uint64 // of the view by which the receiver owns it
-	asked    bool   // the receiver wants it now
+	revision uint64    // of the view by which the receiver owns it
+	asked    bool      // the receiver wants it now
+	since    time.Time // tried, and found busy; zero: not yet
+	late     bool      // publishers that wait for their acks hear that the outcome is unknown
 }
 
 // giver hands channels to one router: one goroutine while there are any.
@@ -32,21 +42,27 @@ type offer struct {
 // From that moment on they are not, whatever becomes of it: a piece that was
 // not answered goes again to the same life of the receiver, and if that is over,
 // what it held is lost (a new epoch, or the store). Only what was certainly not
-// taken comes back.
+// taken comes back. It gives up when HandoverTimeout passes without an answer.
 type giver struct {
 	// immutable
-	h  *handover
-	to string
-	id uint64 // random: tells this sequence of pieces from others
+	h      *handover
+	to     string
+	id     uint64 // random: tells this sequence of pieces from others
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{} // capacity 1: there are offers
 
 	// guarded by handover.mu
 	urgent, rest []offer
+	parked       map[*channel]bool // that have offers of it
+	over         bool
 
 	// owned by the goroutine
-	seq  uint64     // of the last piece
-	life uint64     // of the receiver
-	sent *handPiece // not answered yet; nil: none
-	open *gift      // goes on in the next piece
+	seq  uint64      // of the last piece
+	life uint64      // of the receiver
+	sent *handPiece  // not answered yet; nil: none
+	open *gift       // goes on in the next piece
+	idle *time.Timer // cancels
 }
 
 // listLocked puts a channel into the queue of a giver; its shard is locked.
@@ -54,21 +70,31 @@ func (h *handover) listLocked(ch *channel, to string, revision uint64, asked boo
 	if ch.listed && !asked {
 		return
 	}
-	ch.listed = true
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.givers[to]
 	if g == nil {
-		g = &giver{h: h, to: to, id: rand.Uint64() | 1}
+		if h.ended {
+			return
+		}
+		g = h.newGiver(to)
 		h.givers[to] = g
 		// It ends when nothing is left, or too late; Run waits for it.
 		h.router.calls.Go(g.run)
 	}
-	if o := (offer{ch, revision, asked}); asked {
+	ch.listed = true
+	if o := (offer{ch: ch, revision: revision, asked: asked}); asked {
 		g.urgent = append(g.urgent, o)
 	} else {
 		g.rest = append(g.rest, o)
 	}
+	signal(g.wake)
+}
+
+func (h *handover) newGiver(to string) *giver {
+	g := &giver{h: h, to: to, id: rand.Uint64() | 1, wake: make(chan struct{}, 1), parked: make(map[*channel]bool)}
+	g.ctx, g.cancel = context.WithCancel(h.router.work)
+	return g
 }
 
 // giving says that channels wait to be given, or are on their way.
@@ -78,26 +104,51 @@ func (h *handover) giving() bool {
 	return len(h.givers) > 0
 }
 
+// stopGivers ends those that there are.
+func (h *handover) stopGivers() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.givers {
+		g.cancel()
+	}
+}
+
 func (g *giver) run() {
-	ctx, cancel := context.WithTimeout(context.Background(), g.h.cfg.HandoverTimeout)
-	defer cancel()
+	defer g.cancel()
+	g.idle = time.AfterFunc(g.h.cfg.HandoverTimeout, g.cancel)
+	defer g.idle.Stop()
 	began, before := time.Now(), uint64(0)
+	var err error
 	for {
-		err := g.connect(ctx)
-		if err == nil {
+		if err = g.connect(); err == nil {
 			return // all is given
 		}
 		if g.seq != before {
 			began, before = time.Now(), g.seq
 		}
-		if errors.Is(err, errHandRefused) || g.unreachable(began) || !pause(ctx, handRetry) {
-			g.h.failed.Store(!errors.Is(err, errHandRefused))
-			g.h.log.Warn("a router could not be handed all its channels", "to", g.to, "err", err)
+		if hopeless(err) || g.unreachable(began) || !pause(g.ctx, handRetry) {
 			break
 		}
 	}
+	refused := errors.Is(err, errHandRefused)
+	g.h.failed.Store(!refused)
+	g.h.log.Warn("a router could not be handed all its channels", "to", g.to, "err", err)
 	g.lose()
 	g.abandon()
+	if refused || g.h.member(g.to) == nil { // others own what is left, or will in a moment
+		pause(g.ctx, handRetry)
+		signal(g.h.scan)
+	}
+}
+
+// hopeless says that another try would not help. A router of a version without handing
+// over is one such case: its channels go the ordinary way.
+func hopeless(err error) bool {
+	switch status.Code(err) {
+	case codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
+		return true
+	}
+	return errors.Is(err, errHandRefused)
 }
 
 // unreachable says that the receiver is gone, or down for longer than anybody waits.
@@ -107,7 +158,7 @@ func (g *giver) unreachable(since time.Time) bool {
 }
 
 // connect opens a stream and gives until nothing is left.
-func (g *giver) connect(ctx context.Context) error {
+func (g *giver) connect() error {
 	m := g.h.member(g.to)
 	if m == nil {
 		return errRouterGone
@@ -116,8 +167,10 @@ func (g *giver) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
+	late := time.AfterFunc(g.h.cfg.HandoverWait, cancel)
+	defer late.Stop()
 	stream, err := gatewayv1.NewHandoverServiceClient(conn).Hand(ctx)
 	if err != nil {
 		return err
@@ -132,25 +185,28 @@ func (g *giver) connect(ctx context.Context) error {
 	}
 	for {
 		if g.sent == nil && g.next() == nil {
-			if g.finished() {
+			if late.Stop(); g.finished() {
 				return stream.CloseSend()
 			}
-			pause(ctx, time.Millisecond) // only busy channels are left
-		}
-		if g.sent == nil {
-			if ctx.Err() != nil {
+			select { // only busy channels are left
+			case <-g.wake:
+				continue
+			case <-ctx.Done():
 				return ctx.Err()
 			}
-			continue
 		}
+		late.Reset(g.h.cfg.HandoverWait)
 		answer, err := exchange(stream, g.sent.request)
 		switch {
 		case err != nil:
 			return err
+		case answer.Life != g.life:
+			return errHandAnswer
 		case answer.Refused:
 			g.refused()
 			return errHandRefused
 		}
+		g.idle.Reset(g.h.cfg.HandoverTimeout)
 		g.given()
 	}
 }
@@ -163,7 +219,17 @@ func exchange(stream grpc.BidiStreamingClient[gatewayv1.HandRequest, gatewayv1.H
 		}
 		return nil, err
 	}
-	return stream.Recv()
+	for {
+		answer, err := stream.Recv()
+		switch {
+		case err != nil:
+			return nil, err
+		case answer.Seq > request.Seq:
+			return nil, errHandAnswer
+		case answer.Seq == request.Seq:
+			return answer, nil
+		} // else one that came twice
+	}
 }
 
 // finished ends the giver if nothing is left.
@@ -171,9 +237,10 @@ func (g *giver) finished() bool {
 	h := g.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(g.urgent)+len(g.rest) > 0 {
+	if len(g.urgent)+len(g.rest)+len(g.parked) > 0 {
 		return false
 	}
+	g.over = true
 	delete(h.givers, g.to)
 	return true
 }
@@ -188,12 +255,8 @@ func (g *giver) lose() {
 	n := g.ended()
 	if open := g.open; open != nil {
 		g.open = nil
-		if open.done == 0 {
-			g.bring(open) // nothing of it was sent
-		} else {
-			g.h.moved(open.ch)
-			n++
-		}
+		g.bring(open) // nobody has all of it
+		signal(g.h.scan)
 	}
 	g.seq = 0
 	g.h.count.lost.Add(float64(n))
@@ -232,21 +295,12 @@ func (g *giver) refused() {
 	for _, gift := range back {
 		g.bring(gift)
 	}
-	signal(g.h.scan)
-}
-
-// unblockLocked lets committers have a channel again; its shard is locked.
-func (h *handover) unblockLocked(ch *channel) {
-	ch.moving = false
-	if ch.readyLocked() {
-		h.router.sequencer.push(ch)
-	}
 }
 
 // moved ends the giving of a channel, and lets publishes that wait for it go on.
 func (h *handover) moved(ch *channel) {
 	ch.shard.mu.Lock()
-	ch.moving = false
+	ch.freeLocked()
 	ch.shard.mu.Unlock()
 	h.release(ch, false)
 }
@@ -255,42 +309,37 @@ func (h *handover) moved(ch *channel) {
 func (g *giver) abandon() {
 	h := g.h
 	h.mu.Lock()
-	left := append(g.urgent, g.rest...)
-	g.urgent, g.rest = nil, nil
+	left := make([]*channel, 0, len(g.urgent)+len(g.rest)+len(g.parked))
+	for _, o := range append(g.urgent, g.rest...) {
+		left = append(left, o.ch)
+	}
+	left = slices.AppendSeq(left, maps.Keys(g.parked))
+	g.urgent, g.rest, g.parked, g.over = nil, nil, nil, true
 	delete(h.givers, g.to)
 	h.mu.Unlock()
-	for _, o := range left {
-		o.ch.shard.mu.Lock()
-		o.ch.listed = false
-		o.ch.shard.mu.Unlock()
-		h.moved(o.ch)
+	for _, ch := range left {
+		g.unpark(ch)
+		h.moved(ch)
 	}
 }
 
 // next makes the piece of what comes first; nil: nothing can be given now.
 func (g *giver) next() *handPiece {
 	p := newHandPiece(g, g.seq+1)
-	var busy []offer
-	for !p.full() {
+	for n := 0; !p.full() && (len(p.gifts) == 0 || n < handOffers); n++ {
 		if g.open == nil {
 			o, ok := g.pop()
 			if !ok {
 				break
 			}
-			gift, again := g.give(o)
-			if again {
-				busy = append(busy, o)
-			}
-			if gift == nil {
+			if g.open = g.give(o); g.open == nil {
 				continue
 			}
-			g.open = gift
 		}
 		if p.add(g.open) {
 			g.open = nil
 		}
 	}
-	g.again(busy)
 	if len(p.gifts) == 0 {
 		return nil
 	}
@@ -315,18 +364,8 @@ func (g *giver) pop() (offer, bool) {
 	return offer{}, false
 }
 
-func (g *giver) again(offers []offer) {
-	if len(offers) == 0 {
-		return
-	}
-	g.h.mu.Lock()
-	defer g.h.mu.Unlock()
-	g.rest = append(g.rest, offers...)
-}
-
-// give lets a channel go. again: it must be tried again, something of it is in
-// flight; no more is begun.
-func (g *giver) give(o offer) (_ *gift, again bool) {
+// give lets a channel go; nil: it need not, or must wait until nothing of it is in flight.
+func (g *giver) give(o offer) *gift {
 	h, ch := g.h, o.ch
 	ch.shard.mu.Lock()
 	defer ch.shard.mu.Unlock()
@@ -344,26 +383,24 @@ func (g *giver) give(o offer) (_ *gift, again bool) {
 		if t.state != tenureGiven { // else the piece that it is in ends it
 			h.unblockLocked(ch)
 		}
-		return nil, false
+		return nil
 	case due != g.to:
 		ch.listed = false
 		h.listLocked(ch, due, v.revision, false)
 		h.unblockLocked(ch)
-		return nil, false
-	case ch.inflight || ch.async != nil && len(ch.async.acks) > 0:
-		ch.moving = true // no committer takes of it after this run
-		return nil, true
-	case len(ch.suspects) > 0:
-		h.unblockLocked(ch) // only the next run finds out what became of them
-		return nil, true
+		return nil
+	case ch.inflight || len(ch.suspects) > 0 || ch.acksOpenLocked() && !o.late:
+		g.parkLocked(o, now)
+		return nil
 	}
 	ch.listed = false
 	if !ch.known {
 		t.state, t.to, t.revision = tenureGiven, g.to, revision // there is nothing to hand
 		h.unblockLocked(ch)
-		return nil, false
+		return nil
 	}
 	ch.moving = true // until the piece is answered
+	h.holdLocked(ch, now)
 	packed := h.packLocked(ch, revision)
 	m := packed.meta
 	m.Moves = t.give(g.to, revision, standing{epoch: m.Epoch, head: m.Head, stored: m.Stored}, now).moves
@@ -371,5 +408,5 @@ func (g *giver) give(o offer) (_ *gift, again bool) {
 	h.table.forgetLocked(ch)
 	ch.keys = nil
 	h.table.countKeysLocked(ch)
-	return packed, false
+	return packed
 }

@@ -13,6 +13,9 @@ import (
 // may pass it.
 const handPieceBytes = 2 << 20
 
+// handPieceChannels bounds a piece too: all of it waits until it is answered.
+const handPieceChannels = 1000
+
 // handLively is how young the newest event of a channel is whose head the new owner
 // repeats.
 const handLively = 5 * time.Second
@@ -58,7 +61,9 @@ func newHandPiece(g *giver, seq uint64) *handPiece {
 	return &handPiece{request: &gatewayv1.HandRequest{Router: g.h.cfg.ID, Life: g.id, Seq: seq}}
 }
 
-func (p *handPiece) full() bool { return p.size >= handPieceBytes }
+func (p *handPiece) full() bool {
+	return p.size >= handPieceBytes || len(p.gifts) >= handPieceChannels
+}
 
 // add puts as much of a channel into the piece as fits; true: all that was left.
 func (p *handPiece) add(g *gift) bool {
@@ -109,7 +114,8 @@ func (h *handover) takeLocked(ch *channel, r *received) bool {
 		return false // the routers' configurations differ
 	}
 	v := h.own.look(ch.name, ch.known, t, time.Now())
-	have := ch.known && (ch.epoch > m.Epoch || ch.epoch == m.Epoch && ch.head >= m.Head)
+	have := ch.known && (ch.epoch > m.Epoch || ch.epoch == m.Epoch && ch.head >= m.Head) ||
+		m.Stored && ch.shown.above(point{m.Epoch, m.Head}) // the store has had more
 	if !t.accept(&v, r.revision, standing{epoch: m.Epoch, head: m.Head, moves: m.Moves, stored: m.Stored}, have) {
 		if ch.known && ch.epoch == m.Epoch && ch.head == m.Head && len(r.events) > 0 {
 			h.table.refillLocked(ch, r.events)
@@ -166,4 +172,9 @@ func (h *handover) restore(g *gift) {
 	m.Keys, m.Moves = g.keys, m.Moves+1
 	// Revision 0: what the views say counts from now on.
 	h.takeLocked(ch, &received{meta: m, events: g.events})
+	now := time.Now()
+	v := h.own.look(ch.name, ch.known, &ch.tenure, now)
+	if ch.tenure.due(&v) != "" {
+		ch.tenure.lost = now // it is served here until another can take it
+	}
 }

@@ -24,6 +24,7 @@ func (o *ownership) look(name string, known bool, t *tenure, now time.Time) sigh
 	case o.departing.Load():
 		owner = heir(last.snapshot, o.self, name)
 		v.revision++ // newer than the view, older than any that follows
+		v.since = o.start.Add(time.Duration(o.departed.Load()))
 	}
 	if owner != nil {
 		v.owner = owner.Id

@@ -12,11 +12,12 @@ import "time"
 //	 |  +-- use, nobody can have it --------)---)------------------------------> held
 //	 |                                      |   +------ use, we were away -------|
 //	 +<---- another's by the view ----------+                                   |
-//	 +<---- grace is over ---- leaving <----- another's by the view ------------+
+//	                           leaving <----- another's by the view ------------+
 //	                              |                  ours again: back to held   |
 //	given <------ give -----------+<--------------------------------------------+
 //
-// given behaves as none, but knows to whom.
+// given behaves as none, but knows to whom. leaving serves for its grace, and can be
+// given after it too.
 //
 // A hand knows more than views that are older than it: while revision > that of the
 // view, `to` owns the channel.
@@ -113,10 +114,7 @@ func (t *tenure) use(v *sight, now time.Time, wait, grace time.Duration) turn {
 	if t.state == tenureLeaving && now.Sub(t.lost) < grace {
 		return turnServe
 	}
-	if t.state == tenureLeaving {
-		t.state = tenureNone // who owns it has not waited for so long
-	}
-	return turnPass
+	return turnPass // who owns it has not waited for so long
 }
 
 func (t *tenure) useOwn(v *sight, now time.Time, wait time.Duration) turn {

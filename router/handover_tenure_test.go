@@ -39,7 +39,7 @@ func TestTenure(t *testing.T) {
 		"held":                               {held, mine, time.Hour, turnServe, tenureHeld},
 		"held, but away meanwhile":           {held, doubtful, 0, turnWait, tenureAwaiting},
 		"lost, nobody to give it to yet":     {held, others, grace - 1, turnServe, tenureLeaving},
-		"lost for long":                      {held, others, grace, turnPass, tenureNone},
+		"lost for long":                      {held, others, grace, turnPass, tenureLeaving},
 		"never ours":                         {tenure{}, others, 0, turnPass, tenureNone},
 		"waiting, and then another's":        {awaiting, others, 0, turnPass, tenureNone},
 		"handed by one who sees more":        {handed, others, time.Hour, turnServe, tenureHeld},

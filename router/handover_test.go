@@ -23,10 +23,17 @@ type crew struct {
 	nodes    map[string]*node
 	states   map[string]gatewayv1.State
 	revision int64
+	config   func(*Config)     // of routers that are started; may be nil
+	strange  map[string]string // addresses of routers that a test plays
 }
 
-func newCrew(t *testing.T, ids ...string) *crew {
-	c := &crew{t: t, shared: memory.New(memory.Default()), nodes: make(map[string]*node), states: make(map[string]gatewayv1.State)}
+func newCrew(t *testing.T, ids ...string) *crew { return newCrewWith(t, nil, ids...) }
+
+func newCrewWith(t *testing.T, config func(*Config), ids ...string) *crew {
+	c := &crew{
+		t: t, shared: memory.New(memory.Default()), nodes: make(map[string]*node), states: make(map[string]gatewayv1.State),
+		config: config, strange: make(map[string]string),
+	}
 	for _, id := range ids {
 		c.start(id)
 		c.states[id] = gatewayv1.State_STATE_SERVING
@@ -55,8 +62,11 @@ func (c *crew) start(id string) *node {
 	n := start(c.t, c.shared, func(cfg *Config) {
 		cfg.ID = id
 		cfg.OwnerRecheck = time.Minute
-		cfg.HandoverTimeout = 5 * time.Second
+		cfg.HandoverTimeout, cfg.PublishDeadline = 15*time.Second, 15*time.Second // of a busy machine
 		cfg.Namespaces["behind"] = Namespace{Durability: Async, Recover: true}
+		if c.config != nil {
+			c.config(cfg)
+		}
 	})
 	c.nodes[id] = n
 	c.forgetOld(n)
@@ -75,7 +85,11 @@ func (c *crew) snapshot() *presence.Snapshot {
 	c.revision += 16
 	var members []*presence.Member
 	for id, state := range c.states {
-		m := routerMember(id, c.nodes[id].Addr())
+		address := c.strange[id]
+		if address == "" {
+			address = c.nodes[id].Addr()
+		}
+		m := routerMember(id, address)
 		m.State = state
 		members = append(members, m)
 	}
@@ -142,7 +156,7 @@ func wantNext(t *testing.T, what string, before, after map[string]*routerv1.Plac
 func (c *crew) leave(id string, stay ...string) {
 	c.set(id, gatewayv1.State_STATE_DRAINING)
 	c.show(append(stay, id)...)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	c.nodes[id].hand.leave(ctx)
 }

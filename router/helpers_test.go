@@ -272,6 +272,7 @@ type node struct {
 	hist    routerv1.HistoryServiceClient
 	edge    gatewayv1.EdgeServiceClient
 	stop    context.CancelFunc
+	ended   chan struct{} // closed when Run has ended
 }
 
 func testConfig(id string) Config {
@@ -307,7 +308,7 @@ func startWith(t testing.TB, store history.Store, change func(*Config), with fun
 	if store == nil {
 		store = memory.New(memory.Default())
 	}
-	n := &node{t: t, store: &wobbly{Store: store}, bus: &recorder{}}
+	n := &node{t: t, store: &wobbly{Store: store}, bus: &recorder{}, ended: make(chan struct{})}
 	n.members = newMembers(snapshotOf(1, routerMember(cfg.ID, "")))
 	p := peers.New(peers.Config{})
 	deps := Deps{Store: n.store, Bus: n.bus, Members: n.members, Peers: p}
@@ -323,7 +324,10 @@ func startWith(t testing.TB, store history.Store, change func(*Config), with fun
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }() // the cleanup ends and waits for it
+	go func() { // the cleanup ends and waits for it
+		defer close(n.ended)
+		ended <- r.Run(ctx)
+	}()
 	n.conn, err = grpc.NewClient(r.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

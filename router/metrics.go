@@ -85,7 +85,7 @@ func (h *httpCounters) of(status int) prometheus.Counter {
 type handoverCounters struct {
 	given, back, lost, taken, refused prometheus.Counter
 	nobody, late, handed              prometheus.Counter
-	takes, passed                     prometheus.Counter
+	takes, passed, turned, busy       prometheus.Counter
 	waitSeconds                       prometheus.Histogram
 }
 
@@ -107,15 +107,16 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 	renewed := vec("epochs_renewed_total", "Channels that began a new epoch, by cause.", "cause")
 	asks := vec("asks_total", "Asks of edges by who answered.", "by")
 	requests := vec("http_requests_total", "Requests over HTTP by answer: ok, refused (4xx), failed (5xx), or gone.", "answer")
-	moved := vec("handover_channels_total", "Channels by hand: given, back (not taken), lost (nobody knows), taken from others, refused as late or known.", "hand")
+	moved := vec("handover_channels_total", "Channels by hand: given, back (not taken), lost (nobody knows), busy (not given, since the store did not answer), taken from others, refused as late or known.", "hand")
 	waits := vec("handover_waits_total", "Channels that waited for a hand by the end of it: handed, nobody had it, late.", "end")
 	m := &metrics{
 		handover: handoverCounters{
 			given: moved.WithLabelValues("given"), back: moved.WithLabelValues("back"), lost: moved.WithLabelValues("lost"),
-			taken: moved.WithLabelValues("taken"), refused: moved.WithLabelValues("refused"),
+			busy: moved.WithLabelValues("busy"), taken: moved.WithLabelValues("taken"), refused: moved.WithLabelValues("refused"),
 			handed: waits.WithLabelValues("handed"), nobody: waits.WithLabelValues("nobody"), late: waits.WithLabelValues("late"),
 			takes:       counter("handover_takes_total", "Questions to other routers for channels that are ours by now."),
 			passed:      counter("handover_passed_total", "Publishes that had come to the wrong router, passed on."),
+			turned:      counter("handover_turned_away_total", "Publishes told to come again, since the hand of their channel was not answered in time."),
 			waitSeconds: histogram("handover_wait_seconds", "Time that a channel waited for its hand.", prometheus.ExponentialBuckets(0.0005, 2, 12)),
 		},
 		http: httpCounters{
@@ -170,7 +171,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		readRanges:    histogram("read_batch_channels", "Channels of one batch of reads.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
 	if r != nil {
-		r.MustRegister(moved, waits, m.handover.takes, m.handover.passed, m.handover.waitSeconds)
+		r.MustRegister(moved, waits, m.handover.takes, m.handover.passed, m.handover.turned, m.handover.waitSeconds)
 		r.MustRegister(publishes, calls, renewed, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
 			m.failures, m.storeBehind, m.claimsRefused, m.asyncLost, m.asyncLoose, m.flushFailures, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed, m.forgotten,
 			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)

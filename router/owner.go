@@ -60,7 +60,8 @@ type ownership struct {
 	beat   atomic.Int64           // nanoseconds from start to the last tick; 0: none yet
 	pauses atomic.Uint64          // times this process stood still
 
-	departing atomic.Bool // this router leaves: others own everything
+	departing atomic.Bool  // this router leaves: others own everything
+	departed  atomic.Int64 // when that was, nanoseconds from start; before departing
 
 	start time.Time // immutable; origin of beat
 
@@ -157,6 +158,12 @@ func (o *ownership) advance() []view {
 
 func sameRouters(a, b *presence.Snapshot) bool {
 	return slices.EqualFunc(a.Routers(), b.Routers(), func(x, y *presence.Member) bool { return x.Id == y.Id })
+}
+
+// depart gives everything to others from now on.
+func (o *ownership) depart() {
+	o.departed.Store(int64(time.Since(o.start)))
+	o.departing.Store(true)
 }
 
 // owner is who the present view gives a channel to; nil: no router serves.

@@ -80,7 +80,9 @@ type Router struct {
 	server     *grpc.Server
 	web        *web // nil: no HTTP
 	health     *health.Server
-	stop       chan struct{} // closed when streams must end
+	stop       chan struct{}   // closed when streams must end
+	work       context.Context // of calls, which may outlive who caused them; cut ends it
+	cut        context.CancelFunc
 
 	// atomic
 	ready atomic.Bool
@@ -111,6 +113,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 		cfg: cfg, store: deps.Store, members: deps.Members, peers: deps.Peers, log: cfg.Log, stop: make(chan struct{}),
 		control: deps.Control, talk: deps.Talk, progress: newProgressTable(), hooks: newHooks(cfg.Now),
 	}
+	r.work, r.cut = context.WithCancel(context.Background())
 	r.metrics = newMetrics(cfg.Registry, r.sizes())
 	r.settling = newSettling(cfg.Registry)
 	r.namespaces = newNamespaces(&r.cfg)
@@ -276,8 +279,7 @@ func (r *Router) drain(ctx context.Context) {
 		r.server.Stop()
 		<-stopped
 	}
-	r.streams.Wait()
-	r.calls.Wait()
+	r.rest(fresh)
 	// A time of its own: a call that was cut off has used up the one above.
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.StopTimeout)
 	defer done()
@@ -285,6 +287,26 @@ func (r *Router) drain(ctx context.Context) {
 		r.log.Warn("channels have events that could not be written in time", "channels", n)
 	}
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
+}
+
+// rest waits for what streams and calls have left behind; when ctx ends it is cut off.
+func (r *Router) rest(ctx context.Context) {
+	defer r.cut()
+	r.hand.end()
+	ended := make(chan struct{})
+	// It ends with the last of them, soon after the cut; rest waits for it.
+	go func() {
+		r.streams.Wait()
+		r.calls.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		r.log.Warn("calls to other routers were cut off: they did not end in time")
+		r.cut()
+		<-ended
+	}
 }
 
 // handOver gives the channels to the routers that stay.

@@ -117,6 +117,12 @@ func (s *sequencer) enqueue(p *publication) {
 		s.refuse(p)
 		return
 	}
+	if ch.turned {
+		shard.mu.Unlock()
+		s.metrics.handover.turned.Inc()
+		s.finish(p, notOwner)
+		return
+	}
 	ch.pending = append(ch.pending, p)
 	ch.pendingBytes += int(p.size)
 	push := ch.readyLocked()
@@ -183,7 +189,9 @@ func (s *sequencer) take(l *lane) []*work {
 		var w *work
 		turn := s.hand.turnLocked(ch)
 		if turn != turnWait && !ch.moving {
-			w = s.takeLocked(ch, s.cfg.BatchEvents-events, s.cfg.BatchBytes-bytes)
+			if w = s.takeLocked(ch, s.cfg.BatchEvents-events, s.cfg.BatchBytes-bytes); w == nil {
+				s.hand.idleLocked(ch)
+			}
 		}
 		ch.shard.mu.Unlock()
 		if w == nil {
@@ -247,6 +255,7 @@ func (s *sequencer) done(w *work) {
 		ch.suspects = nil // nobody waits for what became of them
 	}
 	ch.inflight = false
+	s.hand.idleLocked(ch)
 	push := ch.readyLocked()
 	ch.shard.mu.Unlock()
 	if push {
