@@ -169,3 +169,91 @@ SELECT (SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE c.relkin
 	}
 	return bytes, events
 }
+
+// Channels with ever new names, each used once, leave nothing behind: neither rows of
+// any table nor room on the disk.
+func TestNewChannelsForEverLeaveTheDiskFlat(t *testing.T) {
+	periods, each := 8, 2_000
+	if *long {
+		periods, each = 25, 50_000
+	}
+	server := pgtest.Start(t, pgtest.NoSync)
+	ctx := context.Background()
+	l := new(life)
+	l.nowMS.Store(time.Now().UnixMilli())
+	s, err := openThen(server.DSN("postgres"), func() time.Time { return time.UnixMilli(l.nowMS.Load()) })()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if l.conn, err = pgx.Connect(ctx, server.DSN("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	defer l.conn.Close(ctx)
+	l.store = s
+	var sizes []int
+	for n := range periods {
+		l.nowMS.Add(period.Milliseconds())
+		if err := l.visit(ctx, n, each); err != nil {
+			t.Fatal(err)
+		}
+		var rows, looks, orphans int
+		err := l.conn.QueryRow(ctx, `
+SELECT (SELECT count(*) FROM history_channels), (SELECT count(*) FROM history_looks),
+	(SELECT count(*) FROM history_events e WHERE NOT EXISTS (SELECT FROM history_channels c WHERE c.id = e.channel_id))`).Scan(&rows, &looks, &orphans)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size, events := l.size(t)
+		sizes = append(sizes, size)
+		t.Logf("period %d: %d channels were used, %d rows, %d looks, %d events, %.1f MB", n, (n+1)*each, rows, looks, events, float64(size)/1e6)
+		if rows > 4*each || looks > rows || orphans > 0 {
+			t.Fatalf("%d rows, %d looks, %d events without a row, of %d channels in a period", rows, looks, orphans, each)
+		}
+	}
+	if early, late := slices.Max(sizes[3:5]), sizes[periods-1]; float64(late) > 1.25*float64(early) {
+		t.Errorf("%d bytes in the end, %d after five periods: %v", late, early, sizes)
+	}
+}
+
+// visit stores an event with a key in each of some new channels, and lets go of what is
+// old.
+func (l *life) visit(ctx context.Context, n, channels int) error {
+	for at := 0; at < channels; at += 1_000 {
+		queries := make([]history.HeadQuery, min(1_000, channels-at))
+		for i := range queries {
+			queries[i].Channel = fmt.Sprintf("age:%d-%d", n, at+i)
+		}
+		heads, err := l.store.Heads(ctx, queries)
+		if err != nil {
+			return err
+		}
+		runs := make([]history.Run, len(heads))
+		for i, h := range heads {
+			runs[i] = history.Run{Channel: h.Channel, Epoch: h.Epoch, Head: h.Offset, Events: []history.Event{
+				{Offset: h.Offset + 1, TimeMS: l.nowMS.Load(), Data: []byte(`"hello"`), Scope: "b", Key: "k"},
+			}}
+		}
+		if outcomes, err := l.store.Append(ctx, runs); err != nil || slices.Contains(outcomes, history.Lost) {
+			return fmt.Errorf("append: %v, %w", outcomes, err)
+		}
+	}
+	for _, take := range []func() (int, error){
+		func() (int, error) {
+			return l.store.Trim(ctx, []history.Retention{{Namespace: "age", TTL: period / 2}}, period/2, 1_000)
+		},
+		func() (int, error) { return l.store.Forget(ctx, period, 1_000) },
+	} {
+		for {
+			gone, err := take()
+			if err != nil {
+				return err
+			}
+			if gone < 1_000 {
+				break
+			}
+		}
+	}
+	_, err := l.conn.Exec(ctx, "VACUUM history_events, history_keys, history_looks, history_channels")
+	return err
+}

@@ -55,6 +55,54 @@ INSERT INTO history_keys SELECT id, epoch, 'b', 'k', 2, 2000 FROM history_channe
 	}
 }
 
+// Rows that were idle before the version that lets them go are found, though the rules
+// have not changed: by the walk that it makes once.
+func TestRowsOfOlderVersionsAreForgotten(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	cfg := Default()
+	cfg.DSN = pgtest.Shared(t).NewDatabase(t)
+	now := time.Now()
+	cfg.Now = func() time.Time { return now }
+	if err := migrateTo(ctx, cfg, 3); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(ctx, cfg.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, `
+INSERT INTO history_rules (namespace, size, ttl_ms) VALUES ('chat', 2, 0);
+INSERT INTO history_channels (channel, head, look_at) VALUES ('chat:emptied', 3, 3), ('chat:never', 0, 0), ('chat:full', 2, 1 << 30), ('other:a', 0, 0);
+INSERT INTO history_events SELECT c.id, c.epoch, n, 1000 * n, false, '', NULL, 'x' FROM history_channels c, generate_series(1, 2) n WHERE c.channel = 'chat:full'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, round := range []struct {
+		idle time.Duration
+		want int
+	}{{0, 0}, {23 * time.Hour, 0}, {2 * time.Hour, 2}, {48 * time.Hour, 0}} {
+		now = now.Add(round.idle)
+		if n, err := s.Trim(ctx, []history.Retention{{Namespace: "chat", Size: 2}}, 0, 100); n != 0 || err != nil {
+			t.Fatalf("%d events went, %v", n, err)
+		}
+		if n, err := s.Forget(ctx, 24*time.Hour, 100); n != round.want || err != nil {
+			t.Fatalf("%d rows went, %v; want %d", n, err, round.want)
+		}
+	}
+	// a namespace that is not configured is left alone
+	pages, err := s.Read(ctx, []history.Range{{Channel: "chat:full", Limit: 5}, {Channel: "other:a", Limit: 5}})
+	if err != nil || len(pages[0].Events) != 2 || !pages[1].Exists {
+		t.Fatalf("left: %+v, %v", pages, err)
+	}
+}
+
 // A migration that cannot have its lock at once lets appends go before it, and
 // tries again.
 func TestMigrationStallsNobody(t *testing.T) {

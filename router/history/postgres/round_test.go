@@ -107,3 +107,65 @@ ORDER BY c.channel`, after)
 		}
 	}
 }
+
+// BenchmarkForget is what letting rows go costs beside 20,000 idle channels (-long: a
+// million) that are not due, and for each 10,000 that are.
+func BenchmarkForget(b *testing.B) {
+	channels, due := 20_000, 10_000
+	if *long {
+		channels = 1_000_000
+	}
+	server := pgtest.Start(b)
+	ctx := context.Background()
+	s, err := openAt(server.DSN("postgres"))()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	conn, err := pgx.Connect(ctx, server.DSN("postgres"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	idle := func(name string, n int, since time.Time) {
+		for _, sql := range []string{
+			fmt.Sprintf("INSERT INTO history_channels (channel) SELECT '%s:' || i FROM generate_series(1, %d) i", name, n),
+			fmt.Sprintf("INSERT INTO history_looks SELECT channel, %d, %d FROM history_channels WHERE channel LIKE '%s:%%'", int64(1)<<61, since.UnixMilli(), name),
+			"ANALYZE",
+		} {
+			if _, err := conn.Exec(ctx, sql); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	idle("young", channels, time.Now())
+	for name, want := range map[string]int{"nothing due": 0, fmt.Sprint(due, " due"): due} {
+		b.Run(name, func(b *testing.B) {
+			spent := time.Duration(0)
+			for b.Loop() {
+				b.StopTimer()
+				if want > 0 {
+					idle("old", want, time.Now().Add(-48*time.Hour))
+				}
+				before := server.CPU()
+				b.StartTimer()
+				n, err := s.Forget(ctx, 24*time.Hour, 1_000_000)
+				if err != nil || n != want {
+					b.Fatalf("%d went, %v, want %d", n, err, want)
+				}
+				spent += server.CPU() - before
+			}
+			b.ReportMetric(float64(spent.Microseconds())/1000/float64(b.N), "ms-server-CPU/op")
+		})
+	}
+	kept := names("young:%d", 1001)[1:]
+	b.Run("1000 kept", func(b *testing.B) {
+		spent := server.CPU()
+		for b.Loop() {
+			if err := s.Keep(ctx, kept); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64((server.CPU()-spent).Microseconds())/1000/float64(b.N), "ms-server-CPU/op")
+	})
+}

@@ -175,6 +175,55 @@ func TestFileStaysFlatOverManyPeriods(t *testing.T) {
 	}
 }
 
+// Channels with ever new names, each used once, leave nothing behind: rows, names and
+// the file stay as they were after the first periods.
+func TestNewChannelsForEverLeaveTheFileFlat(t *testing.T) {
+	periods, perSecond := 8, 20
+	if *long {
+		periods, perSecond = 40, 1_000
+	}
+	cfg := Default()
+	cfg.Path, cfg.Synchronous = filepath.Join(t.TempDir(), "history.db"), Normal
+	f := &flat{t: t, now: time.Now(), heads: make(map[string]history.Head)}
+	cfg.Now = func() time.Time { return f.now }
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	f.Store = s
+	var settled int64
+	for period := range periods {
+		for range 60 {
+			f.now = f.now.Add(time.Second)
+			runs := make([]history.Run, perSecond)
+			for i := range runs {
+				runs[i] = history.Run{Channel: fmt.Sprintf("rare:%d-%d", f.events, i), Events: []history.Event{
+					{Offset: 1, TimeMS: f.now.UnixMilli(), Data: make([]byte, 200), Binary: true, Scope: "b", Key: "k"},
+				}}
+			}
+			f.append(runs)
+		}
+		f.trim()
+		for n := 1000; n == 1000; {
+			if n, err = s.Forget(context.Background(), time.Minute, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows, names, size := f.count("heads"), f.count("names"), f.bytes()
+		t.Logf("period %d: %d channels were used, %d rows, %d names, file %d KiB", period+1, f.events, rows, names, size>>10)
+		if rows != names || rows > int64(4*60*perSecond) {
+			t.Fatalf("%d rows and %d names after %d channels, of which %d are of the last periods", rows, names, f.events, 3*60*perSecond)
+		}
+		if period == 4 {
+			settled = size
+		}
+		if settled > 0 && size > settled+settled/10 {
+			t.Fatalf("the file has %d KiB after %d periods, it had %d", size>>10, period+1, settled>>10)
+		}
+	}
+}
+
 // An event of 200 B takes some 30 B more in the file, its part of marks and free
 // room in pages included.
 func TestEventsTakeLittleMoreThanTheirData(t *testing.T) {
