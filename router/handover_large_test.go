@@ -1,0 +1,163 @@
+package router
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+)
+
+// fillLarge puts 3 MiB on a channel, which no message holds.
+func (c *crew) fillLarge(through, channel string) *routerv1.Placed {
+	c.t.Helper()
+	var last *routerv1.Placed
+	for range 12 {
+		last = c.nodes[through].publish1(channel, `"`+strings.Repeat("x", 256<<10-2)+`"`, "")
+	}
+	return last
+}
+
+// tailOf is what a router has of a channel in memory.
+func (n *node) tailOf(channel string) (events int, head uint64) {
+	s := n.table.lock(channel)
+	defer s.mu.Unlock()
+	if ch := s.channels[channel]; ch != nil && ch.known {
+		return len(ch.tail.events), ch.head
+	}
+	return 0, 0
+}
+
+// Tails over the bound of a message go in parts, and arrive whole.
+func TestLargeTailsAreHandedWhole(t *testing.T) {
+	c := newCrew(t, "r1", "r2")
+	var names []string
+	for _, namespace := range []string{"brief", "chat", "behind"} {
+		for _, name := range crewChannels(namespace, 20) {
+			if c.nodes["r1"].own.owned(name) {
+				names = append(names, name)
+				break
+			}
+		}
+	}
+	last := make(map[string]*routerv1.Placed)
+	for _, name := range names {
+		last[name] = c.fillLarge("r1", name)
+	}
+	c.leave("r1", "r2")
+	for _, name := range names {
+		if events, head := c.nodes["r2"].tailOf(name); events != 12 || head != 12 {
+			t.Errorf("%s: %d events up to %d", name, events, head)
+		}
+	}
+	wantNext(t, "after the leave", last, c.publishAll("r2", names, ""))
+}
+
+// Who has half of a large channel and takes no more has nothing: all of it is still at
+// the giver.
+func TestHalfOfAChannelIsNobodys(t *testing.T) {
+	c := newCrewWith(t, func(cfg *Config) { cfg.HandoverGrace = time.Minute }, "r1")
+	var pieces, lives atomic.Int64
+	c.invite("r2", &stranger{hand: func(stream handStream) error {
+		life := uint64(lives.Add(1))
+		for {
+			request, err := stream.Recv()
+			if err != nil {
+				return nil
+			}
+			answer := &gatewayv1.HandResponse{Seq: request.Seq, Life: life}
+			if request.Seq > 0 {
+				if pieces.Add(1) == 1 {
+					return errStopping // another life of it begins, with nothing
+				}
+				answer.Refused = life > 1
+			}
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+		}
+	}})
+	theirs := c.ownedBy("r2", crewChannels("brief", 20))
+	last := c.fillLarge("r1", theirs[0])
+	n := c.nodes["r1"]
+	c.show("r1")
+	eventually(t, "it was tried again", func() bool { return pieces.Load() > 1 })
+	var res *gatewayv1.SubmitResult
+	eventually(t, "it is served", func() bool {
+		var err error
+		res, err = n.submit(testContext(t), theirs[0], "")
+		return err == nil && res.Code == 0
+	})
+	if res.Offset != last.Offset+1 {
+		t.Errorf("%v after %v", res, last)
+	}
+}
+
+// What is left when the time of a stop is over goes the ordinary way: stored channels go
+// on, the others begin an epoch above theirs.
+func TestWhatIsLeftAtTheDeadlineGoesTheOrdinaryWay(t *testing.T) {
+	var answered atomic.Bool
+	c := newCrewWith(t, func(cfg *Config) {
+		cfg.HandoverTimeout = 700 * time.Millisecond
+		if cfg.ID == "r2" {
+			cfg.Options = append(cfg.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				return next(srv, &distort{s, func(s grpc.ServerStream, r *gatewayv1.HandResponse) error {
+					if r.Seq > 0 && !answered.CompareAndSwap(false, true) {
+						pause(s.Context(), time.Minute) // it takes, and does not say so
+					}
+					return s.SendMsg(r)
+				}})
+			}))
+		}
+	}, "r1", "r2")
+	var names []string
+	for _, namespace := range []string{"brief", "chat"} {
+		names = append(names, crewChannels(namespace, 3000)...)
+	}
+	publish := func(through string) map[string]*routerv1.Placed {
+		all := make(map[string]*routerv1.Placed)
+		for from := 0; from < len(names); from += 1000 {
+			for name, p := range c.publishAll(through, names[from:from+1000], "") {
+				all[name] = p
+			}
+		}
+		return all
+	}
+	first := publish("r1")
+	n := c.nodes["r1"]
+	c.set("r1", gatewayv1.State_STATE_DRAINING)
+	c.show("r1", "r2")
+	n.stop()
+	<-n.ended
+	delete(c.states, "r1")
+	c.show("r2")
+	fresh := 0
+	for name, p := range publish("r2") {
+		b := first[name]
+		stored := strings.HasPrefix(name, "chat")
+		switch {
+		case p.Epoch == b.Epoch && p.Offset == b.Offset+1:
+		case !stored && epochOf(t, p) > epochOf(t, b) && p.Offset == 1:
+			fresh++
+		default:
+			t.Errorf("%s: %v after %v", name, p, b)
+		}
+	}
+	if fresh == 0 {
+		t.Error("no channel of memory was left")
+	}
+}
+
+func epochOf(t *testing.T, p *routerv1.Placed) uint64 {
+	t.Helper()
+	epoch, ok := wire.ParseEpoch(p.Epoch)
+	if !ok {
+		t.Fatalf("epoch %q", p.Epoch)
+	}
+	return epoch
+}
