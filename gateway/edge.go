@@ -251,7 +251,7 @@ func (e *Edge) Ready() bool { return e.ready.Load() }
 // Load fills in this edge's load figure.
 func (e *Edge) Load(f *presence.Figure) {
 	f.Conns = uint64(e.conns.Load())
-	f.Subscriptions = uint64(e.metrics.subscriptionCount())
+	f.Subscriptions, f.Channels = uint64(e.metrics.subscriptionCount()), uint64(e.table.Channels())
 	f.Movable, f.Critical = uint64(e.movable.Load()), uint64(e.critical.Load())
 	e.loadAdmission(f)
 	e.loadSeries(f)

@@ -15,6 +15,7 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
 
+	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -69,6 +70,18 @@ func TestConnectRestoresSubscriptionsInOneFrame(t *testing.T) {
 			t.Errorf("a lost position got no slot to reload: %v", entries[i])
 		}
 	}
+}
+
+func TestTheLoadFigureTellsWhatIsCarried(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxConns, c.Margin = 50, 5 })
+	for range 2 {
+		w.connect(`,"subscriptions":[{"channel":"a"},{"channel":"b"}]`).expect(`{"type":"connected"}`)
+	}
+	eventually(t, "two conns, four subscriptions, two channels, room for 45", func() bool {
+		f := new(presence.Figure)
+		w.edge.Load(f)
+		return f.Conns == 2 && f.Subscriptions == 4 && f.Channels == 2 && f.Capacity == 45
+	})
 }
 
 func TestLastGivesTheNewestEventsFirst(t *testing.T) {

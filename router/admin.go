@@ -27,6 +27,7 @@ func (s adminService) ListNodes(context.Context, *routerv1.ListNodesRequest) (*r
 		}
 		if f := figures[presence.KeyOf(m)]; f != nil && f.Incarnation == m.Incarnation {
 			n.Conns, n.Subscriptions, n.Channels = f.Conns, f.Subscriptions, f.Channels
+			n.Capacity = f.Capacity // descriptors and memory may allow fewer than the record says
 		}
 		if heard := s.members.LastHeard(presence.KeyOf(m)); !heard.IsZero() {
 			silent := uint64(max(0, now.Sub(heard).Milliseconds()))

@@ -1,8 +1,13 @@
 package feed
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
+	carried     atomic.Int64 // as channels, to be read
 	channels    prometheus.Gauge
 	table       prometheus.Gauge
 	held        prometheus.Gauge

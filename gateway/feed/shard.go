@@ -355,6 +355,7 @@ func (s *shard) tell() {
 		return
 	}
 	s.metrics.channels.Add(float64(now.channels - s.told.channels))
+	s.metrics.carried.Add(int64(now.channels - s.told.channels))
 	s.metrics.table.Add(float64((now.channels-s.told.channels)*channelBytes + now.names - s.told.names))
 	s.metrics.held.Add(float64(now.held - s.told.held))
 	s.metrics.waiting.Add(float64(now.waiting - s.told.waiting))

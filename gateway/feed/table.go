@@ -51,6 +51,9 @@ func (t *Table) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// Channels is how many are carried now, lingering ones included. From any goroutine.
+func (t *Table) Channels() int { return int(max(t.metrics.carried.Load(), 0)) }
+
 // Pull registers the interest of p.Sink in p.Channel and asks for what p says.
 // A Piece follows unless Cancel or Leave comes first.
 func (t *Table) Pull(p Pull) {
