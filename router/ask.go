@@ -289,6 +289,8 @@ func (q *question) verdict(res readResult) *gatewayv1.Answer {
 		a.Recovered = true
 	case q.ns.Recover && q.ask.Offset+1 >= res.floor:
 		a.Recovered, a.Events, a.More = true, res.events, res.more
+	case q.ns.Recover:
+		a.From = res.floor - 1
 	}
 	return a
 }

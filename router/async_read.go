@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -87,8 +88,11 @@ func (r *Router) asyncRangeRead(q *question, res readResult) {
 	}
 	a := q.answer(ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head))
 	if q.last > 0 {
-		events := slices.Clone(res.events)
-		slices.Reverse(events)
+		var events []*gatewayv1.BusEvent
+		if res.epoch == ch.epoch {
+			events = slices.Clone(res.events)
+			slices.Reverse(events)
+		}
 		// The store may be behind the tail, or have what is in it.
 		first := ch.head + 1
 		if len(ch.tail.events) > 0 {
@@ -102,9 +106,20 @@ func (r *Router) asyncRangeRead(q *question, res readResult) {
 			newest = append(events[max(0, len(events)-n):], newest...)
 		}
 		q.newest(a, newest)
-	} else if *q.ask.Epoch == ch.epoch && res.epoch == ch.epoch && q.ask.Offset <= ch.head && q.ask.Offset+1 >= res.floor && len(res.events) > 0 {
-		a.Recovered, a.Events = true, res.events
-		a.More = res.events[len(res.events)-1].Offset < ch.head
+	} else if *q.ask.Epoch == ch.epoch && q.ask.Offset <= ch.head {
+		switch stored := res.epoch == ch.epoch; {
+		case stored && q.ask.Offset+1 >= res.floor && len(res.events) > 0:
+			a.Recovered, a.Events = true, res.events
+			a.More = res.events[len(res.events)-1].Offset < ch.head
+		case stored && q.ask.Offset+1 < res.floor:
+			a.From = res.floor - 1
+		case stored && res.head < ch.async.written: // read before it was written
+			s.mu.Unlock()
+			r.moving(q)
+			return
+		case len(ch.tail.events) > 0 && ch.tail.first > q.ask.Offset:
+			a.From = ch.tail.first - 1 // what is between the store and the tail is lost
+		}
 	}
 	s.mu.Unlock()
 	r.metrics.asks.store.Inc()

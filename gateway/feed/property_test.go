@@ -39,6 +39,8 @@ func (tr *truth) answer(a *gatewayv1.Ask) *gatewayv1.Answer {
 		out.Recovered = *a.Epoch == tr.epoch && a.Offset <= tr.head && (a.Offset == tr.head || tr.history && a.Offset+1 >= tr.first)
 		if out.Recovered {
 			from = a.Offset
+		} else if tr.history && *a.Epoch == tr.epoch && a.Offset+1 < tr.first {
+			out.From = tr.first - 1
 		}
 	case a.Last > 0:
 		if tr.history {
@@ -151,6 +153,9 @@ func (k simSink) Gap(g Gap) {
 		}
 		if epoch == s.epoch && epoch == k.truth.epoch && k.truth.history && s.pos+1 >= k.truth.first {
 			k.t.Fatalf("live subscriber %d at %d:%d was told of a gap up to %d (%s), but history has from %d; feed %+v", s.id, epoch, s.pos, offset, reason, k.truth.first, *k.shard.feeds[0])
+		}
+		if epoch == s.epoch && epoch == k.truth.epoch && k.truth.history && offset >= k.truth.first {
+			k.t.Fatalf("live subscriber %d at %d:%d was told of a gap up to %d (%s), but history has from %d", s.id, epoch, s.pos, offset, reason, k.truth.first)
 		}
 		k.gaps++
 		s.epoch, s.pos = epoch, offset

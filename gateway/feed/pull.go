@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -119,7 +118,7 @@ func (f *feed) pulled(s *step, fl flight, a *gatewayv1.Answer) {
 		done = f.serve(s, g, a, k.offset)
 	case f.goOn(s, g, a):
 		return
-	case !k.hasPosition && k.last > 0 && (len(a.Events) > 0 || g.lost && a.HasHistory && a.From == a.Head):
+	case !k.hasPosition && k.last > 0 && len(a.Events) > 0:
 		done = f.serve(s, g, a, a.From)
 	default:
 		f.settle(s)
@@ -133,20 +132,16 @@ func (f *feed) pulled(s *step, fl flight, a *gatewayv1.Answer) {
 }
 
 // goOn asks for what history still has, if subscribers that were live in a channel
-// fell behind and their position is lost: of a new epoch all of it, else the newest.
-// Who begins is told of the head instead.
+// fell behind and their position is lost. Who begins is told of the head instead.
 func (f *feed) goOn(s *step, g *group, a *gatewayv1.Answer) bool {
-	k, base := &g.key, min(a.Base, a.Head)
-	switch {
-	case k.first || !a.HasHistory || !k.hasPosition && !g.lost:
-		return false
-	case k.hasPosition && k.epoch < f.epoch, !k.hasPosition && a.From < base:
-		*k = groupKey{hasPosition: true, openOnly: k.openOnly, epoch: f.epoch, offset: base}
-	case k.hasPosition:
-		*k = groupKey{openOnly: k.openOnly, last: math.MaxUint32} // as much as a router gives at once
-	default:
+	k, next := &g.key, a.From
+	if k.epoch < f.epoch {
+		next = min(a.Base, a.Head)
+	}
+	if k.first || !k.hasPosition || !a.HasHistory || k.epoch == f.epoch && next <= k.offset {
 		return false
 	}
+	*k = groupKey{hasPosition: true, openOnly: k.openOnly, epoch: f.epoch, offset: next}
 	f.settle(s)
 	g.lost = true
 	f.askGroup(s, g)

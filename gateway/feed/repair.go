@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"math"
 	"slices"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -90,19 +89,6 @@ func (f *feed) askRepair(s *step) {
 	})
 }
 
-// askRest asks for what history still has of a range whose beginning is lost.
-// A bound on bytes would cut the oldest of it.
-func (f *feed) askRest(s *step) {
-	s.do(action{
-		kind: actAsk,
-		ask: &gatewayv1.Ask{
-			Channel: f.channel, Last: math.MaxUint32, // as much as a router gives at once
-			SeenEpoch: f.epoch, SeenOffset: f.seen,
-		},
-		flight: flight{kind: askRepair, f: f, epoch: f.epoch, offset: f.delivered, seen: f.seen, rest: true},
-	})
-}
-
 // repaired takes the answer to askRepair.
 func (f *feed) repaired(s *step, fl flight, a *gatewayv1.Answer) {
 	w := f.work
@@ -131,10 +117,10 @@ func (f *feed) repairedOK(s *step, fl flight, a *gatewayv1.Answer) {
 	before := position{f.epoch, f.delivered}
 	switch {
 	case fl.epoch != f.epoch:
-	case fl.rest:
-		f.fillRest(s, a)
 	case a.Recovered:
 		f.fill(s, fl.offset, f.frames(s, fl.offset, a))
+	case a.From > f.delivered:
+		f.lose(s, ReasonHistory, a.From) // what is behind it can be had
 	}
 	f.drain(s)
 	w := f.work
@@ -143,8 +129,6 @@ func (f *feed) repairedOK(s *step, fl flight, a *gatewayv1.Answer) {
 		f.endRepair(s)
 	case before != position{fl.epoch, fl.offset}, f.delivered > before.offset:
 		f.askRepair(s) // it moved; go on until the head is reached
-	case !a.Recovered && !fl.rest && a.HasHistory:
-		f.askRest(s)
 	case !a.Recovered:
 		f.endRepair(s)
 		f.lose(s, ReasonHistory, a.Head)
@@ -203,31 +187,15 @@ func (f *feed) fill(s *step, from uint64, frames []Frame) {
 	f.advance(s, slices.Clip(frames[f.delivered-from:]))
 }
 
-// fillRest delivers the newest events that history has, after a gap for those
-// that it lost; what is held comes first if it reaches further back.
-func (f *feed) fillRest(s *step, a *gatewayv1.Answer) {
-	if len(a.Events) == 0 {
-		return
-	}
-	to := a.From
-	if w := f.work; len(w.held) > 0 {
-		to = min(to, w.held[0].Offset-1)
-	}
-	if to > f.delivered {
-		f.skip(s, ReasonHistory, to)
-	}
-	f.fill(s, a.From, f.frames(s, a.From, a))
-}
-
-// lose gives up a hole: up to what is held, or to the head, or to all that was
-// seen, whichever is first. The clock of a hole behind it starts with settle.
-func (f *feed) lose(s *step, why Reason, head uint64) {
+// lose gives up a hole: up to what is held, or to end (if it is not 0), or to all that
+// was seen, whichever is first. The clock of a hole behind it starts with settle.
+func (f *feed) lose(s *step, why Reason, end uint64) {
 	to := f.seen
 	if w := f.work; w != nil && len(w.held) > 0 {
 		to = w.held[0].Offset - 1
 	}
-	if head > f.delivered && head < to {
-		to = head
+	if end > f.delivered && end < to {
+		to = end
 	}
 	if to > f.delivered {
 		f.skip(s, why, to)

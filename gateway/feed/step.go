@@ -90,7 +90,6 @@ type flight struct {
 	epoch  uint64 // position asked for
 	offset uint64
 	seen   uint64 // what the ask said had been seen, in epoch
-	rest   bool   // of askRepair: the newest that history has, the position is lost
 }
 
 func (s *step) do(a action) { s.out = append(s.out, a) }

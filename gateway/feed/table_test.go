@@ -362,6 +362,20 @@ func TestLostRangeIsAnnouncedOnceAndOnlyAsFarAsHistoryLostIt(t *testing.T) {
 	})
 }
 
+// What history still has may be more than one answer brings.
+func TestALongHistoryIsLostNoFurtherThanItBegins(t *testing.T) {
+	inBubble(t, func(cfg *Config) { cfg.ChunkBytes = 8 }, func(b *bench) {
+		b.join(0, 1, "a", nil)
+		b.wait(time.Second)
+		b.sinks[0].take()
+		b.c.publish("a", 8, true)
+		b.c.set(func() { b.c.channels["a"].first = 3 })
+		b.c.publish("a", 1, false)
+		b.wait(time.Second)
+		b.heard(0, "gap 1:2 history", "live 1:3 1:4", "live 1:5 1:6", "live 1:7 1:8", "live 1:9")
+	})
+}
+
 func TestWithoutHistoryTheHoleIsAnnouncedAndNobodyIsAsked(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		b.c.channel("a").history = false

@@ -329,7 +329,9 @@ type Answer struct {
 	// can be had by asking again. False: history does not have them all, and events is
 	// empty.
 	Recovered bool `protobuf:"varint,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
-	// With last: the position before the first of events.
+	// With last: the position before the first of events. With a position of this epoch
+	// that is not recovered: the one before the oldest event that history has, where to
+	// go on; 0: it has none behind the position.
 	From         uint64      `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`
 	Events       []*BusEvent `protobuf:"bytes,7,rep,name=events,proto3" json:"events,omitempty"`
 	More         bool        `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`
