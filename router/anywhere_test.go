@@ -61,13 +61,22 @@ func stretches(n *node) []*stretch {
 	return all
 }
 
-// offsets that have broken somebody's arithmetic, and some that have not.
-func drawOffset(t *rapid.T, s *stretch, most uint64) uint64 {
+// oddOffsets are those that have broken somebody's arithmetic, and some that have not.
+func oddOffsets(s *stretch, most uint64) []uint64 {
 	odd := []uint64{0, 1, 2, s.floor - 1, s.floor, s.floor + 1, s.head - 1, s.head, s.head + 1, 1<<31 - 1, 1 << 31, 1 << 32, wire.MaxOffset, 1 << 53,
 		1<<63 - 1, 1 << 63, 1<<64 - 2, 1<<64 - 1}
-	odd = slices.DeleteFunc(odd, func(o uint64) bool { return o > most })
-	return rapid.OneOf(rapid.SampledFrom(odd), rapid.Uint64Range(0, s.head+3), rapid.Uint64Range(0, most)).Draw(t, "offset")
+	if s.floor > 1 {
+		odd = append(odd, s.floor-2)
+	}
+	return slices.DeleteFunc(odd, func(o uint64) bool { return o > most })
 }
+
+func drawOffset(t *rapid.T, s *stretch, most uint64) uint64 {
+	return rapid.OneOf(rapid.SampledFrom(oddOffsets(s, most)), rapid.Uint64Range(0, s.head+3), rapid.Uint64Range(0, most)).Draw(t, "offset")
+}
+
+// judge is testing.T or rapid.T.
+type judge interface{ Fatalf(string, ...any) }
 
 // A position may be anything, at each entry: what is answered is what a list would say.
 func TestAnyPositionIsAnsweredAsByAList(t *testing.T) {
@@ -83,10 +92,29 @@ func anywhere(t *testing.T, store history.Store) {
 		c.Namespaces["short"] = Namespace{HistorySize: 4, Recover: true, Subscribe: Everyone}
 	})
 	all, edge := stretches(n), n.sync()
-	rapid.Check(t, func(t *rapid.T) {
+	for _, s := range all { // the odd ones all
+		for _, offset := range oddOffsets(s, 1<<64-1) {
+			for _, epoch := range []uint64{s.epoch, 0, s.epoch + 1, 1<<64 - 1} {
+				n.cool(s)
+				checkAsk(t, s, edge, epoch, offset) // cold, and then warm
+				checkAsk(t, s, edge, epoch, offset)
+			}
+			for i := range 8 {
+				q := &routerv1.ReadHistoryRequest{Channel: s.name, Offset: &offset, Reverse: i&1 > 0, Limit: []uint32{2, 1000}[i>>1&1]}
+				if i < 4 {
+					n.cool(s)
+				}
+				checkHistory(t, s, q, n.history)
+				if offset <= wire.MaxOffset {
+					checkHistory(t, s, q, n.historyHTTP)
+				}
+			}
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) { // and any
 		s := rapid.SampledFrom(all).Draw(t, "channel")
-		if s.cold && rapid.Bool().Draw(t, "cold") {
-			n.forget(s.name)
+		if rapid.Bool().Draw(t, "cold") {
+			n.cool(s)
 		}
 		switch rapid.IntRange(0, 2).Draw(t, "entry") {
 		case 0:
@@ -99,6 +127,12 @@ func anywhere(t *testing.T, store history.Store) {
 	})
 }
 
+func (n *node) cool(s *stretch) {
+	if s.cold {
+		n.forget(s.name)
+	}
+}
+
 // page is what an entry answers.
 type page struct {
 	head, first uint64
@@ -107,18 +141,21 @@ type page struct {
 	wrongEpoch  bool
 }
 
-func anyHistory(t *rapid.T, s *stretch, most uint64, read func(*rapid.T, *routerv1.ReadHistoryRequest) page) {
+func anyHistory(t *rapid.T, s *stretch, most uint64, read func(judge, *routerv1.ReadHistoryRequest) page) {
 	q := &routerv1.ReadHistoryRequest{Channel: s.name, Reverse: rapid.Bool().Draw(t, "reverse"), Limit: rapid.SampledFrom([]uint32{1, 2, 5, 100, 1000}).Draw(t, "limit")}
 	if rapid.IntRange(0, 4).Draw(t, "with offset") > 0 {
 		offset := drawOffset(t, s, most)
 		q.Offset = &offset
 	}
-	epoch := rapid.SampledFrom([]uint64{0, s.epoch, s.epoch + 1, 1<<64 - 1}).Draw(t, "epoch")
-	if epoch > 0 {
+	if epoch := rapid.SampledFrom([]uint64{0, s.epoch, s.epoch + 1, 1<<64 - 1}).Draw(t, "epoch"); epoch > 0 {
 		q.Epoch = wire.FormatEpoch(epoch)
 	}
+	checkHistory(t, s, q, read)
+}
+
+func checkHistory(t judge, s *stretch, q *routerv1.ReadHistoryRequest, read func(judge, *routerv1.ReadHistoryRequest) page) {
 	got := read(t, q)
-	if wrong := epoch > 0 && epoch != s.epoch; wrong || got.wrongEpoch {
+	if wrong := q.Epoch != "" && q.Epoch != wire.FormatEpoch(s.epoch); wrong || got.wrongEpoch {
 		if wrong != got.wrongEpoch {
 			t.Fatalf("%v: of another epoch: %v", q, got.wrongEpoch)
 		}
@@ -140,7 +177,7 @@ func anyHistory(t *rapid.T, s *stretch, most uint64, read func(*rapid.T, *router
 	}
 }
 
-func (n *node) history(t *rapid.T, q *routerv1.ReadHistoryRequest) page {
+func (n *node) history(t judge, q *routerv1.ReadHistoryRequest) page {
 	a, err := n.hist.ReadHistory(testContext(n.t), q)
 	if status.Code(err) == codes.FailedPrecondition {
 		return page{wrongEpoch: true}
@@ -155,7 +192,7 @@ func (n *node) history(t *rapid.T, q *routerv1.ReadHistoryRequest) page {
 	return p
 }
 
-func (n *node) historyHTTP(t *rapid.T, q *routerv1.ReadHistoryRequest) page {
+func (n *node) historyHTTP(t judge, q *routerv1.ReadHistoryRequest) page {
 	values := url.Values{"channel": {q.Channel}, "limit": {fmt.Sprint(q.Limit)}, "reverse": {strconv.FormatBool(q.Reverse)}}
 	if q.Offset != nil {
 		values.Set("offset", fmt.Sprint(*q.Offset))
@@ -193,8 +230,10 @@ func anyAsk(t *rapid.T, s *stretch, edge *edgeClient) {
 		}
 		return
 	}
-	epoch := rapid.SampledFrom([]uint64{s.epoch, s.epoch, s.epoch, 0, s.epoch + 1, 1 << 63, 1<<64 - 1}).Draw(t, "epoch")
-	offset := drawOffset(t, s, 1<<64-1)
+	checkAsk(t, s, edge, rapid.SampledFrom([]uint64{s.epoch, s.epoch, 0, s.epoch + 1, 1 << 63}).Draw(t, "epoch"), drawOffset(t, s, 1<<64-1))
+}
+
+func checkAsk(t judge, s *stretch, edge *edgeClient, epoch, offset uint64) {
 	a := edge.ask(position(s.name, epoch, offset))
 	recovered := epoch == s.epoch && offset <= s.head && offset+1 >= s.floor
 	want := "[]"
