@@ -277,13 +277,30 @@ func (s *sequencer) stored(w *work, run *history.Run, t trust) {
 func (s *sequencer) bounds() tailBounds { return s.cfg.tailBounds(s.cfg.Now()) }
 
 func busEvents(events []history.Event) []*gatewayv1.BusEvent {
-	block := make([]gatewayv1.BusEvent, len(events)) // one allocation a run
+	var slab eventSlab
 	out := make([]*gatewayv1.BusEvent, len(events))
 	for i := range events {
-		fillEvent(&block[i], &events[i])
-		out[i] = &block[i]
+		out[i] = slab.next(len(events) - i)
+		fillEvent(out[i], &events[i])
 	}
 	return out
+}
+
+// slabEvents is how many events share an allocation. As long as one of them is in a
+// tail, the others are in memory too, with all that they carry, and not counted.
+const slabEvents = 16
+
+// eventSlab hands out the events of a run.
+type eventSlab []gatewayv1.BusEvent
+
+// next is one more of at most so many.
+func (s *eventSlab) next(left int) *gatewayv1.BusEvent {
+	if len(*s) == 0 {
+		*s = make([]gatewayv1.BusEvent, min(left, slabEvents))
+	}
+	e := &(*s)[0]
+	*s = (*s)[1:]
+	return e
 }
 
 func fillEvent(b *gatewayv1.BusEvent, e *history.Event) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -154,14 +153,6 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 	n.publish1("chat:first", `1`, "")
 	release := n.hang()
 	defer release()
-	heap := func() int64 {
-		var m runtime.MemStats
-		for range 3 { // the first two leave what pools hold
-			runtime.GC()
-		}
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	overflows := func() float64 { return counted(n.metrics.overflows) }
 	data := `"` + strings.Repeat("x", each) + `"` // one for all that clients send
 	send := func(name func(int) string) *routerv1.PublishBatchResponse {
@@ -175,7 +166,7 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 		}
 		return response
 	}
-	before := heap()
+	before := living()
 	var mu sync.Mutex
 	var taken, refused, channelTaken int
 	count := func(response *routerv1.PublishBatchResponse, one bool) {
@@ -211,7 +202,7 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 		t.Errorf("%d bytes are queued, at most %d may be", got, queue)
 	}
 	// what is queued, and small change
-	grown := heap() - before
+	grown := living() - before
 	if grown > queue*3/2 {
 		t.Errorf("the heap has grown by %d KiB with a queue of %d", grown>>10, queue>>10)
 	}

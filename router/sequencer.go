@@ -40,7 +40,8 @@ type sequencer struct {
 
 	events     atomic.Int64 // queued or in flight
 	bytes      atomic.Int64
-	generation atomic.Uint64 // of epochs of memory within one revision
+	quick      struct{ events, bytes atomic.Int64 } // of them, those that memory numbers
+	generation atomic.Uint64                        // of epochs of memory within one revision
 
 	wait time.Duration // after the first failure of the store; tests shorten it before run
 }
@@ -105,8 +106,7 @@ func (s *sequencer) push(ch *channel) { s.laneOf(ch.ns).push(ch) }
 func (s *sequencer) enqueue(p *publication) {
 	p.since = time.Now()
 	p.measure()
-	events, bytes := s.events.Add(1), s.bytes.Add(p.size)
-	if events > s.cfg.QueueEvents || bytes > s.cfg.QueueBytes {
+	if !s.reserve(p) {
 		s.refuse(p)
 		return
 	}
@@ -131,6 +131,18 @@ func (s *sequencer) enqueue(p *publication) {
 		s.laneOf(p.ns).push(ch)
 	}
 	s.table.shrink()
+}
+
+// reserve takes a place in the queue. What memory numbers has a quarter beside, so
+// that it goes on while all that waits for the store fills the queue.
+func (s *sequencer) reserve(p *publication) bool {
+	events, bytes := s.events.Add(1), s.bytes.Add(p.size)
+	ok := events <= s.cfg.QueueEvents && bytes <= s.cfg.QueueBytes
+	if p.ns.Durability != Committed {
+		events, bytes = s.quick.events.Add(1), s.quick.bytes.Add(p.size)
+		ok = ok || events <= max(1, s.cfg.QueueEvents/4) && bytes <= s.cfg.QueueBytes/4
+	}
+	return ok
 }
 
 // refuse lets go of what the publication carries: the call that brought it may
@@ -160,6 +172,10 @@ func (s *sequencer) finish(p *publication, res result) {
 func (s *sequencer) release(p *publication) {
 	s.events.Add(-1)
 	s.bytes.Add(-p.size)
+	if p.ns.Durability != Committed {
+		s.quick.events.Add(-1)
+		s.quick.bytes.Add(-p.size)
+	}
 }
 
 // work is what a batch has of one channel.

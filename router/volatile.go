@@ -121,14 +121,14 @@ func (s *sequencer) commitOneVolatile(w *work) {
 		return
 	}
 	epoch, head, now := ch.epoch, ch.head, s.cfg.Now().UnixMilli()
-	block := make([]gatewayv1.BusEvent, len(w.pubs)) // one allocation a run
+	var slab eventSlab
 	events := make([]*gatewayv1.BusEvent, 0, len(w.pubs))
-	for _, p := range w.pubs {
+	for i, p := range w.pubs {
 		offset, repeat := ch.keyed(p, head+uint64(len(events))+1)
 		p.result = result{epoch: epoch, offset: offset, repeat: repeat, durability: None}
 		if !repeat {
 			p.event.Offset, p.event.TimeMS = offset, now
-			b := &block[len(events)]
+			b := slab.next(len(w.pubs) - i)
 			fillEvent(b, &p.event)
 			events = append(events, b)
 		}
