@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
@@ -190,5 +192,60 @@ func (n *node) lateRead(t *testing.T, dsn string) {
 	}
 	if a := e.ask(position("chat:a", epoch, 1)); !a.Recovered || offsetsOf(a.Events) != "[2 3]" {
 		t.Errorf("when it is open again: %v", a)
+	}
+}
+
+// Nothing is read for who has left: neither for an edge whose stream has ended, nor for a
+// backend that has hung up.
+func TestNothingIsReadForWhoHasLeft(t *testing.T) {
+	n := start(t, nil, func(c *Config) { c.Reads, c.ReadDeadline = 1, 15*time.Second })
+	const channels = 50
+	for i := range channels {
+		channel := fmt.Sprint("chat:", i)
+		n.fill(channel, 2)
+		n.forget(channel)
+	}
+	in, release := make(chan struct{}), make(chan struct{})
+	var reads atomic.Int64
+	n.store.onRead(func(context.Context, []history.Range) error {
+		if reads.Add(1) == 1 {
+			close(in)
+			<-release
+		}
+		return nil
+	})
+	stays := n.sync()
+	answered := make(chan *gatewayv1.Answer, 1)
+	go func() { answered <- stays.ask(&gatewayv1.Ask{Channel: "chat:first", Last: 1}) }() // ends with the answer, below
+	<-in
+	ctx, leave := context.WithCancel(testContext(t))
+	defer leave()
+	stream, err := n.edge.Sync(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &gatewayv1.SyncRequest{Edge: "e2"}
+	for i := range channels - 1 {
+		request.Asks = append(request.Asks, &gatewayv1.Ask{Id: uint64(i + 1), Channel: fmt.Sprint("chat:", i), Last: 2})
+	}
+	if err := stream.Send(request); err != nil {
+		t.Fatal(err)
+	}
+	hungUp := make(chan error, 1)
+	go func() { // ends with the context, below
+		_, err := n.hist.ReadHistory(ctx, &routerv1.ReadHistoryRequest{Channel: fmt.Sprint("chat:", channels-1)})
+		hungUp <- err
+	}()
+	eventually(t, "all wait", func() bool { return n.reads.depth() == channels })
+	leave()
+	<-hungUp
+	eventually(t, "the router has heard that the edge is gone", func() bool { return n.edges.Load() == 1 })
+	close(release)
+	if a := <-answered; a.Status != gatewayv1.Status_STATUS_OK {
+		t.Errorf("who stays: %v", a)
+	}
+	eventually(t, "nobody waits", func() bool { return n.reads.depth() == 0 })
+	if got := reads.Load(); got != 1 {
+		t.Errorf("%d reads of the store, 1 for who stayed", got)
 	}
 }
