@@ -14,7 +14,7 @@ import (
 const handPieceBytes = 2 << 20
 
 // handPieceChannels bounds a piece too: all of it waits until it is answered.
-const handPieceChannels = 1000
+const handPieceChannels = 200
 
 // handLively is how young the newest event of a channel is whose head the new owner
 // repeats.
