@@ -40,7 +40,11 @@ func TestPlansMadeForEmptyTablesLookUpRows(t *testing.T) {
 		"due": dueLookSQL, "again": againLookSQL, "cut": cutSQL, "settle": settleSQL, "list": listFreeSQL, "walk": walkSQL,
 		"idle": idleSQL, "forget": forgetSQL, "keep": keepSQL,
 	} {
-		if plan := explain(ctx, t, conn, name, sql); strings.Contains(plan, "Seq Scan on history_") || strings.Contains(plan, "Merge") {
+		plan := explain(ctx, t, conn, name, sql)
+		if strings.Contains(plan, "alternatives:") {
+			continue // 13 shows both ways that a sub-select may go, and takes one as it runs; newer ones are tested
+		}
+		if strings.Contains(plan, "Seq Scan on public.history_") || strings.Contains(plan, "Merge") {
 			t.Errorf("%s goes through a table:\n%s", name, plan)
 		}
 	}
@@ -54,7 +58,7 @@ func explain(ctx context.Context, t *testing.T, conn *pgx.Conn, name, sql string
 		t.Fatalf("%s: %v", name, err)
 	}
 	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", len(statement.ParamOIDs)), ", ")
-	rows, err := conn.Query(ctx, fmt.Sprintf("EXPLAIN (COSTS OFF) EXECUTE %q (%s)", name, nulls))
+	rows, err := conn.Query(ctx, fmt.Sprintf("EXPLAIN (COSTS OFF, VERBOSE) EXECUTE %q (%s)", name, nulls))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
