@@ -182,8 +182,11 @@ func (c *Config) validateBounds(p *problems) {
 	if c.CriticalReserve < 0 || c.ForeignPercent < 0 || c.ForeignPercent > 100 {
 		p.add("critical_reserve, foreign_percent", "", "must not be negative, nor more than 100 percent")
 	}
-	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.ForgetAfter < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
-		p.add("tail_events, owner_recheck, trim_every, forget_after, drain_delay, handover_window", "", "must not be negative")
+	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
+		p.add("tail_events, owner_recheck, trim_every, drain_delay, handover_window", "", "must not be negative")
+	}
+	if c.ForgetAfter < 0 {
+		p.add("store.forget_after", c.ForgetAfter, "must not be negative")
 	}
 }
 
