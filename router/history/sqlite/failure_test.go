@@ -120,3 +120,49 @@ func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A read that is longer than somebody waits ends soon after its deadline, and its connection, the
+// only one here, serves the next.
+func TestDeadlineEndsALongRead(t *testing.T) {
+	cfg := sqlite.Default()
+	cfg.Path, cfg.Synchronous, cfg.ReadConns = filepath.Join(t.TempDir(), "history.db"), sqlite.Normal, 1
+	s, err := sqlite.Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	heads, err := s.Heads(context.Background(), []history.HeadQuery{{Channel: "chat:a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := history.Run{Channel: "chat:a", Epoch: heads[0].Epoch}
+	for i := range 1000 {
+		run.Events = append(run.Events, history.Event{Offset: uint64(i + 1), Data: make([]byte, 200)})
+	}
+	if outcomes, err := s.Append(context.Background(), []history.Run{run}); err != nil || outcomes[0] != history.Stored {
+		t.Fatalf("append: %v, %v", outcomes, err)
+	}
+	long := make([]history.Range, 20)
+	for i := range long {
+		long[i] = history.Range{Channel: "chat:a", Limit: 1000}
+	}
+	began := time.Now()
+	if _, err := s.Read(context.Background(), long); err != nil {
+		t.Fatal(err)
+	}
+	whole := time.Since(began)
+	ctx, cancel := context.WithTimeout(context.Background(), whole/20)
+	defer cancel()
+	began = time.Now()
+	if _, err := s.Read(ctx, long); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a read of %v with %v to go: %v", whole, whole/20, err)
+	}
+	cut := time.Since(began)
+	t.Logf("whole %v, cut off %v", whole, cut)
+	if cut > whole/2 {
+		t.Errorf("a read of %v ended after %v, its deadline was %v", whole, cut, whole/20)
+	}
+	if pages, err := s.Read(context.Background(), long[:1]); err != nil || len(pages[0].Events) != 1000 {
+		t.Errorf("the next read: %v", err)
+	}
+}
