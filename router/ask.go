@@ -88,8 +88,11 @@ func (r *Router) askVolatile(q *question) {
 		case turnServe:
 			if answer = q.fromTailLocked(ch); answer == nil {
 				answer = q.answer(ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head)) // older than the tail: gone
-				if q.last > 0 {
+				switch {
+				case q.last > 0:
 					q.newest(answer, ch.tail.newest(q.last, q.maxBytes))
+				case len(ch.tail.events) > 0:
+					answer.From = ch.tail.first - 1
 				}
 			}
 		}
