@@ -147,36 +147,58 @@ func (s *sequencer) readRows(ctx context.Context, batch []*asyncWork) error {
 	return s.findWritten(ctx, asked)
 }
 
-// findWritten recognises events of a write whose outcome was unknown.
+// findWritten recognises events of writes whose outcome was unknown, also if the tail has
+// let some of them go meanwhile.
 func (s *sequencer) findWritten(ctx context.Context, batch []*asyncWork) error {
+	var ranges []history.Range
+	var ours [][]*gatewayv1.BusEvent
+	var of []*asyncWork
 	for _, w := range batch {
 		if w.row.epoch != w.epoch || w.row.offset <= w.written {
 			continue
 		}
-		n := w.row.offset - w.written
-		w.ch.shard.mu.Lock()
-		ours, _ := w.ch.tail.after(w.written, int(min(n, 1<<20)), 0)
-		w.ch.shard.mu.Unlock()
-		s.metrics.storeCalls.read.Inc()
-		pages, err := s.store.Read(ctx, []history.Range{{Channel: w.ch.name, After: w.written, Limit: int(min(n, 1<<20))}})
-		if err != nil {
-			return fmt.Errorf("read what may have been written: %w", err)
+		from, events := w.ours()
+		if len(events) == 0 {
+			continue // nothing that is still here was written
 		}
-		p := &pages[0]
-		if p.Epoch != w.epoch {
+		ranges = append(ranges, history.Range{Channel: w.ch.name, After: from, Limit: len(events)})
+		ours, of = append(ours, events), append(of, w)
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	s.metrics.storeCalls.read.Inc()
+	pages, err := s.store.Read(ctx, ranges)
+	if err != nil {
+		return fmt.Errorf("read what may have been written: %w", err)
+	}
+	for i, w := range of {
+		if pages[i].Epoch != w.epoch {
 			continue
 		}
-		stored := p.Events
-		if len(ours) > 0 { // what is not here any more may be there
-			stored = stored[min(ours[0].Offset-w.written-1, uint64(len(stored))):]
-		}
-		if n := common(stored, ours); n > 0 { // what is behind them is another's
-			w.written = ours[n-1].Offset
+		if n := common(pages[i].Events, ours[i]); n > 0 { // what is behind them is another's
+			w.written, w.hole = ours[i][n-1].Offset, false
 			s.wrote(w, w.written)
-			w.events, w.hole = nil, false // the rest comes next
+			for len(w.events) > 0 && w.events[0].Offset <= w.written {
+				w.events = w.events[1:]
+			}
 		}
 	}
 	return nil
+}
+
+// ours is what is here of what the row has beyond written, and the offset before it.
+func (w *asyncWork) ours() (from uint64, events []*gatewayv1.BusEvent) {
+	w.ch.shard.mu.Lock()
+	defer w.ch.shard.mu.Unlock()
+	t := &w.ch.tail
+	if from = w.written; len(t.events) > 0 {
+		from = max(from, t.first-1)
+	}
+	if w.row.offset > from {
+		events, _ = t.after(from, int(min(w.row.offset-from, uint64(len(t.events)))), 0)
+	}
+	return from, events
 }
 
 // common is how many events the store has as they are here, from the first on.
@@ -297,7 +319,7 @@ func (s *sequencer) wrote(w *asyncWork, upTo uint64) {
 	ch := w.ch
 	ch.shard.mu.Lock()
 	a := ch.async
-	if ch.epoch != w.epoch || !ch.known {
+	if ch.epoch != w.epoch || !ch.known || upTo <= a.written {
 		ch.shard.mu.Unlock()
 		return
 	}
