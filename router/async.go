@@ -48,6 +48,7 @@ type ack struct {
 // writeBehind is the part of a sequencer that acks before it writes.
 type writeBehind struct {
 	lane   lane         // channels with publishes
+	look   lane         // of those, whose row the store has to tell first: it may take its time
 	list   lane         // channels with something to write
 	queued atomic.Int64 // channels in list or being written
 	bytes  atomic.Int64 // unwritten, that is not let go
@@ -59,7 +60,7 @@ type writeBehind struct {
 func (w *writeBehind) storeAway() bool { return time.Now().UnixNano() < w.away.Load() }
 
 // storeFailed has the store left alone for 1 s, then 2 and 4: each try on a store that
-// hangs holds up the lane for asyncLoad.
+// hangs holds up channels that are not known for asyncLoad.
 func (w *writeBehind) storeFailed() {
 	wait := time.Second << min(w.failed.Add(1)-1, 2)
 	w.away.Store(time.Now().Add(wait).UnixNano())
@@ -78,14 +79,37 @@ func (ch *channel) unwrittenLocked() uint64 {
 	return ch.head - ch.async.written
 }
 
-// commitAsync numbers, fans out and leaves the rest to acker and writer.
-func (s *sequencer) commitAsync(ctx context.Context, batch []*work) error {
+// commitAsync numbers, fans out and leaves the rest to acker and writer. It never waits
+// for the store: channels whose row has to be read come again in another lane.
+func (s *sequencer) commitAsync(_ context.Context, batch []*work) error {
+	for _, w := range batch {
+		if w.look = s.unknownAsync(w.ch); w.look {
+			w.back = w.pubs
+			continue
+		}
+		s.commitOneAsync(w, nil)
+	}
+	s.behind.acker.signal()
+	return nil
+}
+
+// commitLooked does the same for channels that are not known: it asks the store for all
+// their rows, and goes on without them if it does not answer in time.
+func (s *sequencer) commitLooked(ctx context.Context, batch []*work) error {
 	rows := s.asyncRows(ctx, batch)
 	for i, w := range batch {
 		s.commitOneAsync(w, rows[i])
 	}
 	s.behind.acker.signal()
 	return nil
+}
+
+// unknownAsync says that the row of a channel has to be read, and can be.
+func (s *sequencer) unknownAsync(ch *channel) bool {
+	ch.shard.mu.Lock()
+	ready := s.asyncReadyLocked(ch)
+	ch.shard.mu.Unlock()
+	return !ready && !s.behind.storeAway() && s.own.owned(ch.name) // else it is served here in vain
 }
 
 // asyncRows asks the store for the rows of channels that are not known; nil: known,
@@ -95,17 +119,14 @@ func (s *sequencer) asyncRows(ctx context.Context, batch []*work) []*history.Hea
 	var queries []history.HeadQuery
 	var which []int
 	for i, w := range batch {
-		w.ch.shard.mu.Lock()
-		ready := s.asyncReadyLocked(w.ch)
-		w.ch.shard.mu.Unlock()
-		if !ready && s.own.owned(w.ch.name) { // else it is served here in vain
+		if s.unknownAsync(w.ch) {
 			queries, which = append(queries, history.HeadQuery{Channel: w.ch.name}), append(which, i)
 		}
 	}
-	if len(queries) == 0 || s.behind.storeAway() {
+	if len(queries) == 0 {
 		return rows
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(asyncLoad, s.cfg.StoreTimeout))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(asyncLoad, s.cfg.StoreTimeout))
 	defer cancel()
 	s.metrics.storeCalls.heads.Inc()
 	heads, err := s.store.Heads(ctx, queries)
@@ -222,10 +243,13 @@ func (s *sequencer) commitOneAsync(w *work, row *history.Head) {
 	}
 	known := ch.async.takeAcks(epoch, 0, ch.async.written) // repeats of what is in the store
 	push := s.queueWriteLocked(ch)
-	s.behind.acker.add(ch, point{epoch, ch.head})
+	mark, failures := point{epoch, ch.head}, s.behind.acker.failed()
 	ch.shard.mu.Unlock()
 	if len(events) > 0 {
 		s.fan.out(ch.name, epoch, base, events)
+	}
+	if !s.behind.acker.add(ch, mark, failures) {
+		unsure(map[*channel]point{ch: mark})
 	}
 	if push {
 		s.behind.list.push(ch)

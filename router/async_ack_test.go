@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,6 +75,115 @@ func TestAsyncLaterFlushAcksNothingOfOneThatFailed(t *testing.T) {
 	eventually(t, "nothing is counted as waiting", func() bool { return n.sequencer.events.Load() == 0 })
 }
 
+// slowBus holds what is published on one channel until it is released.
+type slowBus struct {
+	*recorder
+	channel       string
+	held, release chan struct{}
+}
+
+func (b *slowBus) Publish(e *gatewayv1.Envelope) {
+	if e.Channel == b.channel && len(e.Events) > 0 {
+		close(b.held)
+		<-b.release
+	}
+	b.recorder.Publish(e)
+}
+
+// An ack says that a flush came after the event: one that began before the event was put
+// on the bus acks nothing of it.
+func TestAsyncFlushAcksOnlyWhatWasPublishedBefore(t *testing.T) {
+	bus := &slowBus{recorder: &recorder{}, channel: "later:slow", held: make(chan struct{}), release: make(chan struct{})}
+	n := startWith(t, nil, quick, func(d *Deps) { d.Bus = bus })
+	n.store.onAppend(func(context.Context, []history.Run, func() ([]history.Outcome, error)) ([]history.Outcome, error) {
+		return nil, errAway // only the bus acks
+	})
+	flushing, flush := make(chan struct{}, 100), make(chan struct{})
+	bus.mu.Lock()
+	bus.onFlush = func() error { flushing <- struct{}{}; <-flush; return nil }
+	bus.mu.Unlock()
+	acked := make(chan string, 3)
+	publish := func(channel string) {
+		go func() { // ends with its publish, which the test waits for
+			if _, err := n.publishErr(channel, `1`, ""); err != nil {
+				t.Error(err)
+			}
+			acked <- channel
+		}()
+	}
+	publish("later:a")
+	<-flushing
+	publish("later:b") // its signal finds the acker at work
+	eventually(t, "b is on the bus", func() bool { return len(bus.offsets("later:b")) == 1 })
+	publish("later:slow")
+	<-bus.held
+	close(flush)
+	left := 3
+	for timer := time.After(10 * time.Second); left > 1; left-- {
+		select {
+		case channel := <-acked:
+			if channel == "later:slow" {
+				t.Error("acked before it was on the bus")
+			}
+		case <-timer:
+			t.Fatal("not acked")
+		}
+	}
+	select {
+	case <-acked:
+		t.Error("acked before it was on the bus")
+		left--
+	case <-time.After(100 * time.Millisecond): // what is wrong has had its chance
+	}
+	close(bus.release)
+	for range left {
+		<-acked
+	}
+}
+
+// What was published before a flush failed is not acked by the next one, though it came
+// too late to be waited for: that flush tells nothing of what was lost before it.
+func TestAsyncFlushThatFailedCountsForAllBeforeIt(t *testing.T) {
+	n := start(t, nil, func(c *Config) { quick(c); c.PublishDeadline = 1500 * time.Millisecond })
+	n.publish1("later:a", `1`, "")
+	n.publish1("later:b", `1`, "")
+	n.eventuallyStored("later:a", "1")
+	n.eventuallyStored("later:b", "1")
+	n.store.away(true)
+	flushing, flush := make(chan struct{}), make(chan struct{})
+	first := true
+	n.bus.mu.Lock()
+	n.bus.onFlush = func() error {
+		if !first {
+			return nil
+		}
+		first = false
+		close(flushing)
+		<-flush
+		return errAway
+	}
+	n.bus.mu.Unlock()
+	refused := make(chan error, 2)
+	publish := func(channel string) {
+		go func() { // ends with its publish, which the test waits for
+			_, err := n.publishErr(channel, `2`, "")
+			refused <- err
+		}()
+	}
+	publish("later:a")
+	<-flushing
+	publish("later:b")
+	eventually(t, "b is on the bus", func() bool { return len(n.bus.offsets("later:b")) == 2 })
+	close(flush)
+	for range 2 {
+		if err := <-refused; err == nil {
+			t.Error("acked, and neither bus nor store need have it")
+		}
+	}
+	n.store.away(false)
+	n.eventuallyStored("later:b", "1 2")
+}
+
 // The key of an event that the store lost is forgotten whole: it is not handed on as
 // that of no event.
 func TestAsyncKeyOfALostEventIsForgotten(t *testing.T) {
@@ -95,6 +205,44 @@ func TestAsyncKeyOfALostEventIsForgotten(t *testing.T) {
 			t.Errorf("handed %v, want %v", handed.offsets, want)
 		}
 	})
+}
+
+// While the store hangs, who waits for it to tell the row of a channel holds up nobody else.
+func TestAsyncLooksAtTheStoreBesideItsLane(t *testing.T) {
+	n := start(t, nil, quick)
+	n.publish1("later:known", `1`, "")
+	n.eventuallyStored("later:known", "1")
+	looking, wait := make(chan struct{}), make(chan struct{})
+	answer := sync.OnceFunc(func() { close(wait) })
+	defer answer()
+	n.store.onHeads(func(context.Context, []history.HeadQuery) {
+		n.store.onHeads(nil)
+		close(looking)
+		<-wait // and no deadline counts
+	})
+	acked := make(chan *routerv1.Placed, 1)
+	go func() { // ends with its publish, which the test waits for
+		placed, err := n.publishErr("later:new", `1`, "")
+		if err != nil {
+			t.Error(err)
+		}
+		acked <- placed
+	}()
+	<-looking
+	for i := range uint64(5) {
+		if placed := n.publish1("later:known", `2`, ""); placed.Offset != i+2 {
+			t.Errorf("placed %v", placed)
+		}
+	}
+	select {
+	case <-acked:
+		t.Error("an unknown channel was acked before the store told its row")
+	default:
+	}
+	answer()
+	if placed := <-acked; placed.GetOffset() != 1 {
+		t.Errorf("placed %v", placed)
+	}
 }
 
 // A store that hangs is asked less and less, and at once again when it answers.

@@ -114,12 +114,21 @@ type recorder struct {
 	mu        sync.Mutex
 	envelopes []*gatewayv1.Envelope
 	onPublish func(*gatewayv1.Envelope)
-	deaf      error // what flushes say
+	onFlush   func() error // before each flush
+	deaf      error        // what flushes say
 	flushes   int
 }
 
 // Flush is that of a bus server that has everything at once.
 func (b *recorder) Flush(context.Context) error {
+	b.mu.Lock()
+	hook := b.onFlush
+	b.mu.Unlock()
+	if hook != nil {
+		if err := hook(); err != nil {
+			return err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.flushes++
@@ -174,6 +183,7 @@ type wobbly struct {
 	mu     sync.Mutex
 	append func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error)
 	read   func(ctx context.Context, ranges []history.Range) error // before each Read; its error is that of the Read
+	heads  func(ctx context.Context, queries []history.HeadQuery) // before each Heads
 	down   error
 	calls  struct{ append, heads, read int }
 	reads  [][]history.Range
@@ -194,6 +204,12 @@ func (w *wobbly) onAppend(f func(context.Context, []history.Run, func() ([]histo
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.append = f
+}
+
+func (w *wobbly) onHeads(f func(context.Context, []history.HeadQuery)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heads = f
 }
 
 func (w *wobbly) onRead(f func(context.Context, []history.Range) error) {
@@ -219,10 +235,13 @@ func (w *wobbly) Append(ctx context.Context, runs []history.Run) ([]history.Outc
 func (w *wobbly) Heads(ctx context.Context, q []history.HeadQuery) ([]history.Head, error) {
 	w.mu.Lock()
 	w.calls.heads++
-	down := w.down
+	hook, down := w.heads, w.down
 	w.mu.Unlock()
 	if down != nil {
 		return nil, down
+	}
+	if hook != nil {
+		hook(ctx, q)
 	}
 	return w.Store.Heads(ctx, q)
 }

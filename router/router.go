@@ -8,8 +8,8 @@
 //
 // Life: New does no I/O; Listen and ListenHTTP open the ports; Run serves until its
 // context ends, then drains and returns when everything it started has ended. Goroutines: the
-// committers, one for channels without a store, three for those that are acked before they
-// are written (they number, flush the bus, write), one that hands channels over and one
+// committers, one for channels without a store, four for those that are acked before they
+// are written (two number, the others flush the bus and write), one that hands channels over and one
 // for each router that gets some, one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
 // retention, uses of channels, settle times, operations and what edges say of them, at most four that call
@@ -200,6 +200,7 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.volatile, r.sequencer.commitVolatile) })
 	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.behind.lane, r.sequencer.commitAsync) })
+	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.behind.look, r.sequencer.commitLooked) })
 	g.Go(func() error { return r.sequencer.runAcks(parts) })
 	g.Go(func() error { return r.sequencer.runWrites(parts) })
 	g.Go(func() error { return r.own.run(parts) })

@@ -19,8 +19,9 @@ import (
 // it is refused (overflow) and counted.
 //
 // Goroutines: Config.Committers that write to the store, one for channels without a
-// store; for those that are acked first one each that numbers, flushes the bus, and
-// writes. Their owner is Router.Run.
+// store; for those that are acked first two that number (one of them asks the store for
+// the rows of unknown channels), one that flushes the bus, and one that writes. Their
+// owner is Router.Run.
 type sequencer struct {
 	// immutable after newSequencer
 	cfg     *Config
@@ -60,7 +61,7 @@ func newSequencer(cfg *Config, t *table, own *ownership, store history.Store, f 
 	s := &sequencer{
 		cfg: cfg, table: t, own: own, store: store, fan: f, metrics: m, log: log, renewer: &renewer{store, m, log},
 		committed: newLane(cfg.Committers), volatile: newLane(1), wait: 50 * time.Millisecond,
-		behind: writeBehind{lane: newLane(1), list: newLane(1), acker: newAcker()},
+		behind: writeBehind{lane: newLane(1), look: newLane(1), list: newLane(1), acker: newAcker()},
 	}
 	s.generation.Store(1)
 	t.volatile = func() { s.generation.Add(1) }
@@ -189,6 +190,7 @@ type work struct {
 	lost    bool   // the belief was wrong: what is left is queued again
 	must    bool   // the head must be read: unknown, or there are suspects
 	keyed   bool   // keys must be looked up, with the head that they are numbered behind
+	look    bool   // it comes again in the lane that waits for the store
 }
 
 // take forms the next batch: all ready channels in order, up to the bounds.
@@ -274,8 +276,11 @@ func (s *sequencer) done(w *work) {
 	s.hand.idleLocked(ch)
 	push := ch.readyLocked()
 	ch.shard.mu.Unlock()
-	if push {
-		s.laneOf(ch.ns).push(ch)
+	switch {
+	case push && w.look:
+		s.behind.look.push(ch)
+	case push:
+		s.push(ch)
 	}
 }
 
