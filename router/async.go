@@ -35,6 +35,7 @@ type asyncState struct {
 	loose   bool   // too much is unwritten: the tail keeps what any tail keeps
 	gone    uint64 // of what was let go unwritten the last offset
 	queued  bool   // in the writer's list, or in its hands
+	doubt   bool   // the store has shown less than it had, or another's: the writer looks what it has
 	acks    []ack  // neither bus nor store has answered
 	unsure  uint64 // up to this offset only the store acks: a flush failed
 }
@@ -77,6 +78,34 @@ func (ch *channel) unwrittenLocked() uint64 {
 		return 0
 	}
 	return ch.head - ch.async.written
+}
+
+// blindLocked says that the channel began without a word of the store, and none came since.
+func (ch *channel) blindLocked() bool { return ch.async.row.epoch == 0 && ch.async.written == 0 }
+
+// holeLocked says that something of what is unwritten was let go.
+func (ch *channel) holeLocked() bool {
+	return ch.unwrittenLocked() > 0 && ch.tail.firstOr(ch.head+1) > ch.async.written+1
+}
+
+// storedLocked is our epoch, and up to where the store is known to have it.
+func (ch *channel) storedLocked() point { return point{ch.epoch, ch.async.written} }
+
+// doubtLocked compares what the store has shown with what it had before. If that is less,
+// or another's, the writer looks and begins a new epoch behind it, though nothing is to
+// be written.
+func (s *sequencer) doubtLocked(ch *channel, known, shown point) bool {
+	a := ch.async
+	if shown.epoch <= ch.epoch && shown.offset >= known.offset || ch.epoch != known.epoch {
+		return false
+	}
+	a.row, a.doubt = point{}, true
+	if !a.queued {
+		a.queued = true
+		s.behind.queued.Add(1)
+		s.behind.list.push(ch)
+	}
+	return true
 }
 
 // commitAsync numbers, fans out and leaves the rest to acker and writer. It never waits
@@ -141,8 +170,13 @@ func (s *sequencer) asyncRows(ctx context.Context, batch []*work) []*history.Hea
 	return rows
 }
 
-func (s *sequencer) asyncReadyLocked(ch *channel) bool {
+func (s *sequencer) asyncHeldLocked(ch *channel) bool {
 	return ch.async != nil && ch.known && ch.tenure.holds()
+}
+
+// asyncReadyLocked: what began blind, and has nothing to write, has to ask again.
+func (s *sequencer) asyncReadyLocked(ch *channel) bool {
+	return s.asyncHeldLocked(ch) && (ch.head > 0 || !ch.blindLocked())
 }
 
 // nextEpoch is larger than after, and than what any owner before this one began. Of one
@@ -164,7 +198,7 @@ func (s *sequencer) nextEpoch(after uint64) uint64 {
 // is the store's, nil if it is not known. An epoch seen by an edge that is above
 // ours shows an owner that we never saw.
 func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) turn {
-	ready := s.asyncReadyLocked(ch)
+	ready, held := s.asyncReadyLocked(ch), s.asyncHeldLocked(ch)
 	if turn := s.hand.turnLocked(ch); turn != turnServe {
 		return turn
 	}
@@ -174,7 +208,7 @@ func (s *sequencer) asyncLocked(ch *channel, row *history.Head, seen uint64) tur
 		ch.async = new(asyncState)
 	}
 	switch {
-	case ready && !unseen:
+	case held && !unseen && (ready || row == nil):
 	case ready || ch.unwrittenLocked() > 0: // what is unwritten goes along
 		s.metrics.renewals.takeover.Inc()
 		s.table.reepochLocked(ch, s.nextEpoch(max(seen, ch.epoch, ch.tenure.floor.epoch)))

@@ -1,11 +1,9 @@
 package router
 
 import (
-	"context"
 	"slices"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -57,10 +55,10 @@ func (r *Router) asyncFromMemory(q *question, row *history.Head) {
 		s.mu.Unlock()
 		return
 	}
-	answer := q.fromTailLocked(ch)
+	answer, known := q.fromTailLocked(ch), ch.storedLocked()
 	s.mu.Unlock()
 	if answer == nil {
-		r.reads.add(q.rangeKey(), q.ns, q.waiter(func(res readResult) { r.asyncRangeRead(q, res) }))
+		r.reads.add(q.rangeKey(), q.ns, q.waiter(func(res readResult) { r.asyncRangeRead(q, res, known) }))
 		return
 	}
 	r.metrics.asks.tail.Inc()
@@ -73,8 +71,9 @@ func (r *Router) moving(q *question) {
 	q.reply(q.unavailable(movingRetry, "the channel is moving to another router"))
 }
 
-// asyncRangeRead joins what the store has with the tail that goes on from it.
-func (r *Router) asyncRangeRead(q *question, res readResult) {
+// asyncRangeRead joins what the store has with the tail that goes on from it. known is
+// what it had before.
+func (r *Router) asyncRangeRead(q *question, res readResult, known point) {
 	if res.err != nil {
 		r.unread(q, res.err)
 		return
@@ -86,6 +85,7 @@ func (r *Router) asyncRangeRead(q *question, res readResult) {
 		r.moving(q)
 		return
 	}
+	r.sequencer.doubtLocked(ch, known, point{res.epoch, res.head})
 	a := q.answer(ch.epoch, ch.head, ch.baseLocked(ch.epoch, ch.head))
 	if q.last > 0 {
 		var events []*gatewayv1.BusEvent
@@ -124,83 +124,4 @@ func (r *Router) asyncRangeRead(q *question, res readResult) {
 	s.mu.Unlock()
 	r.metrics.asks.store.Inc()
 	q.reply(a)
-}
-
-// asyncHistory answers from the owner's memory as far as that has the page's first
-// event, else from the store; the page after it goes on with the other.
-func (s historyService) asyncHistory(ctx context.Context, request *routerv1.ReadHistoryRequest, ns *Namespace, limit int) (*routerv1.ReadHistoryResponse, error) {
-	if s.awaitTurn(ctx, request.Channel, ns) != turnServe {
-		return s.forwardHistory(ctx, request)
-	}
-	res, has, err := s.asyncPage(ctx, request, ns, limit)
-	if err != nil || has {
-		return respond(request, res, err)
-	}
-	stored, err := s.historyFromStore(ctx, request, ns, limit)
-	if err != nil {
-		return nil, err
-	}
-	head := res.head
-	res.floor, res.events, res.more = min(stored.floor, head+1), stored.events, stored.more
-	if n := len(res.events); n > 0 && !request.Reverse {
-		res.more = res.events[n-1].Offset < head
-	}
-	return historyResponse(request, res)
-}
-
-func respond(request *routerv1.ReadHistoryRequest, res readResult, err error) (*routerv1.ReadHistoryResponse, error) {
-	if err != nil {
-		return nil, err
-	}
-	return historyResponse(request, res)
-}
-
-// asyncPage is the part of the page that memory has; false: not its first event.
-func (s historyService) asyncPage(ctx context.Context, request *routerv1.ReadHistoryRequest, ns *Namespace, limit int) (readResult, bool, error) {
-	var row *history.Head
-	if !s.asyncKnown(request.Channel) && !s.sequencer.behind.storeAway() {
-		if head, err := s.readOne(ctx, readKey{channel: request.Channel, head: true}, ns); err == nil {
-			row = head.row()
-		}
-	}
-	shard := s.table.lock(request.Channel)
-	defer shard.mu.Unlock()
-	ch := s.table.getLocked(shard, request.Channel, ns)
-	if s.sequencer.asyncLocked(ch, row, 0) != turnServe {
-		return readResult{}, false, statusOf(notOwner)
-	}
-	first := ch.head + 1
-	if len(ch.tail.events) > 0 {
-		first = ch.tail.first
-	}
-	res := readResult{epoch: ch.epoch, head: ch.head, floor: 1}
-	if ch.head == 0 {
-		return res, true, nil
-	}
-	if !request.Reverse {
-		after := request.GetOffset()
-		if after+1 < first {
-			return res, false, nil
-		}
-		res.events, res.more = ch.tail.after(after, limit, maxHistoryBytes)
-		return res, true, nil
-	}
-	if request.Offset != nil && *request.Offset <= first {
-		return res, false, nil
-	}
-	inTail := res
-	inTail.floor = first
-	if ok := pageFromTail(&ch.tail, request, limit, &inTail); !ok || len(inTail.events) == 0 {
-		return res, false, nil
-	}
-	res.events = inTail.events
-	res.more = inTail.more || first > 1
-	return res, true, nil
-}
-
-func (s historyService) asyncKnown(channel string) bool {
-	shard := s.table.lock(channel)
-	defer shard.mu.Unlock()
-	ch := shard.channels[channel]
-	return ch != nil && (s.sequencer.asyncReadyLocked(ch) || ch.unwrittenLocked() > 0)
 }

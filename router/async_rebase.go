@@ -17,7 +17,7 @@ func (s *sequencer) renewRows(ctx context.Context, batch []*asyncWork) error {
 	var renewals []history.Renewal
 	var of []*asyncWork
 	for _, w := range batch {
-		if len(w.events) == 0 && !w.hole || w.row == (point{w.epoch, w.written}) && !w.hole {
+		if len(w.events) == 0 && !w.hole && !w.doubt || w.row == (point{w.epoch, w.written}) && !w.hole {
 			continue
 		}
 		fresh := w.epoch

@@ -20,6 +20,7 @@ type asyncWork struct {
 	written uint64
 	row     point
 	hole    bool // events behind written were let go
+	doubt   bool // the row is looked at though there may be nothing to write
 	events  []*gatewayv1.BusEvent
 }
 
@@ -38,7 +39,7 @@ func (s *sequencer) runWrites(ctx context.Context) error {
 		}
 		err := s.write(ctx, batch)
 		for _, w := range batch {
-			s.writeDone(w)
+			s.writeDone(w, err)
 		}
 		if err == nil {
 			failures = 0
@@ -80,20 +81,23 @@ func (s *sequencer) takeWrites() []*asyncWork {
 
 func (ch *channel) asyncWorkLocked(most, bytes int) *asyncWork {
 	a := ch.async
-	w := &asyncWork{ch: ch, epoch: ch.epoch, written: a.written, row: a.row}
+	w := &asyncWork{ch: ch, epoch: ch.epoch, written: a.written, row: a.row, doubt: a.doubt && ch.known}
 	if ch.unwrittenLocked() == 0 {
 		return w
 	}
-	if w.hole = len(ch.tail.events) == 0 || ch.tail.first > a.written+1; !w.hole {
+	if w.hole = ch.holeLocked(); !w.hole {
 		w.events, _ = ch.tail.after(a.written, most, bytes)
 	}
 	return w
 }
 
-func (s *sequencer) writeDone(w *asyncWork) {
+func (s *sequencer) writeDone(w *asyncWork, err error) {
 	ch := w.ch
 	ch.shard.mu.Lock()
-	again := ch.unwrittenLocked() > 0
+	if w.doubt && err == nil {
+		ch.async.doubt = false
+	}
+	again := ch.unwrittenLocked() > 0 || ch.async.doubt
 	ch.async.queued = again
 	ch.shard.mu.Unlock()
 	if again {
@@ -127,7 +131,7 @@ func (s *sequencer) readRows(ctx context.Context, batch []*asyncWork) error {
 	var queries []history.HeadQuery
 	var asked []*asyncWork
 	for _, w := range batch {
-		if w.row.epoch != w.epoch {
+		if w.row.epoch != w.epoch && (len(w.events) > 0 || w.hole || w.doubt) {
 			queries, asked = append(queries, history.HeadQuery{Channel: w.ch.name}), append(asked, w)
 		}
 	}

@@ -183,7 +183,7 @@ type wobbly struct {
 	mu     sync.Mutex
 	append func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error)
 	read   func(ctx context.Context, ranges []history.Range) error // before each Read; its error is that of the Read
-	heads  func(ctx context.Context, queries []history.HeadQuery) // before each Heads
+	heads  func(ctx context.Context, queries []history.HeadQuery)  // before each Heads
 	down   error
 	calls  struct{ append, heads, read int }
 	reads  [][]history.Range
