@@ -108,6 +108,15 @@ func (s *sequencer) doubtLocked(ch *channel, known, shown point) bool {
 	return true
 }
 
+// unlostLocked is how many events of ours the store does not have, and nobody has counted
+// as lost.
+func (ch *channel) unlostLocked() uint64 {
+	if ch.unwrittenLocked() == 0 {
+		return 0
+	}
+	return ch.head - max(ch.async.written, ch.async.gone)
+}
+
 // commitAsync numbers, fans out and leaves the rest to acker and writer. It never waits
 // for the store: channels whose row has to be read come again in another lane.
 func (s *sequencer) commitAsync(_ context.Context, batch []*work) error {
@@ -360,11 +369,4 @@ func (s *sequencer) acked(acks []ack, d Durability) {
 		k.res.durability = d
 		s.finish(k.p, k.res)
 	}
-}
-
-// written waits until all is written, or ctx ends; it returns how many channels are not.
-func (s *sequencer) written(ctx context.Context) int64 {
-	for s.behind.queued.Load() > 0 && pause(ctx, 5*time.Millisecond) {
-	}
-	return s.behind.queued.Load()
 }

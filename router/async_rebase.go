@@ -161,7 +161,7 @@ func (s *sequencer) deposed(w *asyncWork) {
 		return
 	}
 	a := ch.async
-	s.metrics.asyncLost.Add(float64(ch.head - max(a.written, a.gone)))
+	s.metrics.asyncLost.Add(float64(ch.unlostLocked()))
 	s.behind.bytes.Add(-a.bytes)
 	acks := a.acks
 	*a = asyncState{queued: true}

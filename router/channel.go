@@ -243,7 +243,7 @@ func (t *table) evictSome(s *shard, often bool) {
 
 func (t *table) dropLocked(ch *channel) {
 	if n := ch.unwrittenLocked(); n > 0 {
-		t.metrics.asyncLost.Add(float64(ch.head - max(ch.async.written, ch.async.gone)))
+		t.metrics.asyncLost.Add(float64(ch.unlostLocked()))
 		ch.known = false // the writer may have it in its list
 	}
 	if ch.quietQueued { // the list has it still, with nothing to repeat and to hold on to

@@ -34,6 +34,8 @@ func TestWhatAnAckMeans(t *testing.T) {
 			cell{"a b c", "", "same"}, cell{"a b", "", "new"}, cell{"", "", "new"}},
 		{"router stopped in order", routerStopped,
 			cell{"a b c", "", "same"}, cell{"a b c", "", "new"}, cell{"", "", "new"}},
+		{"router stopped in order while the store is away", routerStoppedStoreAway,
+			cell{"a b", "c", "same"}, cell{"a b", "", "new"}, cell{"", "", "new"}},
 		{"store away", storeAway,
 			cell{"a b d", "c", "same"}, cell{"a b c d", "", "same"}, cell{"a b c d", "", "same"}},
 		{"store lost its newest commits", storeLost,
@@ -69,6 +71,7 @@ type ground struct {
 	port    int
 	r       *member
 	started int
+	told    logged // by routers
 
 	acked, refused []string
 	epoch          uint64 // of b
@@ -129,6 +132,21 @@ func routerKilled(g *ground) {
 func routerStopped(g *ground) {
 	g.publish("c")
 	g.r.stop()
+	g.r = g.start()
+}
+
+func routerStoppedStoreAway(g *ground) {
+	g.store.cut(true)
+	g.publish("c")
+	g.r.stop()
+	g.store.cut(false)
+	if g.d == router.Async {
+		for _, want := range []string{`channel=async:room epoch=`, `first=3 last=3`, `namespace=async channels=1 events=1`} {
+			if told := g.told.String(); !strings.Contains(told, want) {
+				g.t.Errorf("the router that ended did not say %s in\n%s", want, told)
+			}
+		}
+	}
 	g.r = g.start()
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,6 +45,8 @@ func (g *ground) start() *member {
 	cfg.ID, cfg.Listen = id, "127.0.0.1:0"
 	cfg.DrainDelay, cfg.TrimEvery, cfg.OwnerRecheck = 0, 0, 0
 	cfg.PauseLimit = 20 * time.Second
+	cfg.StopTimeout = 2 * time.Second
+	cfg.Log = slog.New(slog.NewTextHandler(&g.told, nil))
 	cfg.RetryFor, cfg.PublishDeadline = 500*time.Millisecond, 3*time.Second
 	cfg.Namespaces = make(map[string]router.Namespace)
 	for _, d := range []router.Durability{router.Committed, router.Async, router.None} {
@@ -106,6 +110,24 @@ func (m *member) kill() {
 	m.gate.kill()
 	m.bus.Close()
 	m.stop()
+}
+
+// logged is what routers say.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // alone is a router without others.

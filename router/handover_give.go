@@ -252,6 +252,13 @@ func (g *giver) given() {
 
 // lose ends a piece of which nobody knows whether it was taken.
 func (g *giver) lose() {
+	if g.sent != nil {
+		for _, gift := range g.sent.gifts {
+			if gift != g.open {
+				g.h.router.metrics.asyncLost.Add(float64(gift.unlost))
+			}
+		}
+	}
 	n := g.ended()
 	if open := g.open; open != nil {
 		g.open = nil

@@ -151,7 +151,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		failures:      counter("commit_failures_total", "Batches that could not be prepared because the store failed."),
 		storeBehind:   counter("store_behind_total", "Heads read, twice, below one that was seen before: lost history."),
 		claimsRefused: counter("claims_refused_total", "Positions of edges above the store's that brought about no new epoch: too soon after the last one."),
-		asyncLost:     counter("async_lost_events_total", "Acked events of asynchronous namespaces that the store will never have; their channels begin new epochs."),
+		asyncLost:     counter("async_lost_events_total", "At most so many acked events of asynchronous namespaces are lost to the store; their channels begin new epochs."),
 		asyncLoose:    counter("async_overflows_total", "Channels that had to let go of events that were not written yet."),
 		flushFailures: counter("bus_flush_failures_total", "Flushes that the bus did not answer; publishes waited for the store."),
 		evictions:     counter("cache_evictions_total", "Channels evicted, with head and tail."),

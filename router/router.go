@@ -224,7 +224,9 @@ func (r *Router) Run(ctx context.Context) error {
 	r.wait(ctx, failed)
 	r.drain(ctx)
 	end()
-	return g.Wait()
+	err := g.Wait()
+	r.sequencer.tellLost() // now that no write is under way
+	return err
 }
 
 func (r *Router) serve() error {
@@ -284,9 +286,7 @@ func (r *Router) drain(ctx context.Context) {
 	// A time of its own: a call that was cut off has used up the one above.
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.StopTimeout)
 	defer done()
-	if n := r.sequencer.written(last); n > 0 {
-		r.log.Warn("channels have events that could not be written in time", "channels", n)
-	}
+	r.sequencer.written(last)
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
 }
 
