@@ -183,6 +183,8 @@ func (w *world) answer(q *gatewayv1.Ask, a *gatewayv1.Answer) {
 		a.From = from
 	case q.Epoch != nil && *q.Epoch == w.epoch && q.Offset <= a.Head && q.Offset >= w.first[q.Channel]:
 		from, a.Recovered = q.Offset, true
+	case q.Epoch != nil && *q.Epoch == w.epoch && q.Offset < w.first[q.Channel]:
+		a.From = min(a.Head, w.first[q.Channel])
 	}
 	size := 0
 	for _, e := range events[from:] {
