@@ -19,6 +19,7 @@ const (
 	forgets = "forgets" // acks runs that it does not store
 	unfence = "unfence" // a lost race counts as won
 	keyless = "keyless" // keys are neither looked up nor kept
+	mixed   = "mixed"   // events are stored as others, behind their acks
 	lagging = "lagging" // reads come from a replica that is up to a second behind
 )
 
@@ -34,6 +35,7 @@ type broken struct {
 
 	mu    sync.Mutex // guards all below
 	runs  int        // of forgets
+	mixes int        // of mixed
 	heads map[string]replica
 }
 
@@ -66,6 +68,10 @@ func (b *broken) Append(ctx context.Context, runs []history.Run) ([]history.Outc
 				r.Events[j].Key = ""
 			}
 		}
+		if history.Namespace(r.Channel) == mixed && b.every(&b.mixes) {
+			r.Events = slices.Clone(r.Events)
+			r.Events[0].Data = []byte(`{"v":"mixed up"}`)
+		}
 		real, at = append(real, r), append(at, i)
 	}
 	if len(real) == 0 {
@@ -88,10 +94,15 @@ func (b *broken) forget(channel string) bool {
 	if history.Namespace(channel) != forgets {
 		return false
 	}
+	return b.every(&b.runs)
+}
+
+// every counts runs; true: it is time for a break.
+func (b *broken) every(runs *int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.runs++
-	return b.runs%forgetEvery == 0
+	*runs++
+	return *runs%forgetEvery == 0
 }
 
 func (b *broken) Heads(ctx context.Context, queries []history.HeadQuery) ([]history.Head, error) {

@@ -9,7 +9,8 @@
 // A trial is a cluster of processes, each of them this test binary (so that routers and
 // edges run with the race detector if the test does), PostgreSQL or SQLite, and a
 // proxy between each node and NATS (package busproxy). Publishers repeat what was not
-// answered, with keys that are their own or shared, one by one and in batches; readers
+// answered, with keys that are their own or shared, one by one and in batches, one of
+// them over HTTP; readers
 // read history by every router; subscribers are clients of the Go SDK and bare
 // WebSockets, which note what is on the wire. All note in one recorder, with the
 // times of one clock. In the end everything is mended, subscribers get time to catch
@@ -17,7 +18,8 @@
 //
 // Channels by namespace: kept (everything stays), brief (retention empties it between
 // publishes), split (a second router that the membership does not know writes to it
-// too, from its first event on), loose (no store).
+// too, from its first event on), loose (no store), late (acked before it is stored: what is
+// acked is there in the end, or its epoch is over and subscribers were told).
 //
 // A seed gives the same faults in the same order, not the same run: the machine decides
 // about moments. A failure prints the seed, the faults with their times, and the notes

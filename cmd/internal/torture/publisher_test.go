@@ -45,6 +45,7 @@ type publisher struct {
 	tr     *trial
 	name   string
 	rng    *rand.Rand
+	web    bool // over HTTP
 	number int
 	calls  int
 }
@@ -90,12 +91,15 @@ func (p *publisher) run(ctx context.Context) {
 func (p *publisher) draft(channel string) *draft {
 	p.number++
 	d := &draft{Publish: ledger.Publish{By: p.name, Channel: channel, Value: fmt.Sprintf("%s-%d", p.name, p.number)}}
+	if behind(namespace(channel)) && p.rng.IntN(2) == 0 {
+		return d // without keys nothing is there twice
+	}
 	switch p.rng.IntN(10) {
 	case 0: // without a key it is sent once
 	case 1, 2:
 		d.Key = fmt.Sprint("shared-", p.rng.IntN(sharedKeys))
 	case 3:
-		d.bad = p.tr.poisoned && namespace(channel) != loose
+		d.bad = p.tr.poisoned && rules(channel).Durable
 		fallthrough
 	default:
 		d.Key = d.Value
@@ -145,9 +149,13 @@ func (p *publisher) attempt(open []*draft) {
 	to := p.tr.router(p.rng, open)
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
-	client := routerv1.NewPublisherServiceClient(to.conn)
 	p.calls++
 	flow := fmt.Sprintf("call %d of %s", p.calls, p.name)
+	if p.web {
+		p.post(ctx, to, flow, open)
+		return
+	}
+	client := routerv1.NewPublisherServiceClient(to.conn)
 	all := make([]*routerv1.Publication, len(open))
 	for i, d := range open {
 		all[i] = d.publication(to, flow, i)

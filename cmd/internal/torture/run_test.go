@@ -31,6 +31,8 @@ func (tr *trial) run(trouble func(rng *rand.Rand)) []ledger.Breach {
 		p := &publisher{tr: tr, name: fmt.Sprint("p", i), rng: source(200 + i)}
 		workers.Go(func() { p.run(working) }) // ends with working; waited for below
 	}
+	w := &publisher{tr: tr, name: "w", rng: source(240), web: true}
+	workers.Go(func() { w.run(working) }) // as well
 	st := &streamer{publisher: publisher{tr: tr, name: "s", rng: source(250)}}
 	workers.Go(func() { st.run(working) }) // as well
 	u := &user{tr: tr, name: "u", rng: source(260)}
@@ -81,7 +83,7 @@ func (tr *trial) mend() {
 func (tr *trial) last() {
 	p := &publisher{tr: tr, name: "last", rng: rand.New(rand.NewPCG(tr.plan.seed, 400))}
 	for _, channel := range tr.channels.all() {
-		if strange(channel) || namespace(channel) == loose {
+		if ns := namespace(channel); strange(channel) || ns == loose || behind(ns) {
 			d := p.draft(channel)
 			d.Key, d.bad = d.Value, false
 			p.send(context.Background(), []*draft{d})
@@ -130,12 +132,16 @@ func (tr *trial) behind(ends map[string]ledger.Position) (n int) {
 	return n
 }
 
-// end reads all of a channel, from the store itself where there is a way to it.
+// end reads all of a channel, from the store itself where there is a way to it. What is
+// written behind is there once the router has no more.
 func (tr *trial) end(ctx context.Context, channel string) (ledger.Read, error) {
 	for {
 		page, err := tr.whole(ctx, tr.routers[0], channel)
 		if err == nil && tr.store != nil && namespace(channel) != loose {
-			page, err = tr.stored(ctx, channel)
+			told := page
+			if page, err = tr.stored(ctx, channel); err == nil && behind(namespace(channel)) && (page.Head != told.Head || page.Epoch != told.Epoch) {
+				err = fmt.Errorf("the store has %s/%d, the router %s/%d", page.Epoch, page.Head, told.Epoch, told.Head)
+			}
 		}
 		if err == nil || ctx.Err() != nil {
 			return page, err

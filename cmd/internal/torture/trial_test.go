@@ -29,6 +29,7 @@ const (
 	brief = "brief"
 	split = "split"
 	loose = "loose"
+	late  = "late"
 )
 
 const namespaces = `{
@@ -36,6 +37,8 @@ const namespaces = `{
   brief: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   split: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   loose: {publish: everyone, subscribe: everyone, durability: none},
+  late: {publish: everyone, subscribe: everyone, durability: async, history_size: 0, history_ttl: 0s},
+  mixed: {publish: everyone, subscribe: everyone, durability: async, history_size: 0, history_ttl: 0s},
   forgets: {publish: everyone, subscribe: everyone}, unfence: {publish: everyone, subscribe: everyone},
   keyless: {publish: everyone, subscribe: everyone}, lagging: {publish: everyone, subscribe: everyone}}`
 
@@ -77,6 +80,7 @@ type trial struct {
 
 	mu      sync.Mutex // guards all below
 	proxies map[string]*busproxy.Proxy
+	webs    map[string]string      // addresses by router
 	busy    map[string]*sync.Mutex // what one fault has at a time
 	log     []string               // faults
 }
@@ -85,7 +89,7 @@ type trial struct {
 const strangerName = "router-3"
 
 func newTrial(t *testing.T, p plan) *trial {
-	tr := &trial{t: t, plan: p, rec: newRecorder(), channels: newChannels(), over: make(chan struct{}), proxies: make(map[string]*busproxy.Proxy), busy: make(map[string]*sync.Mutex)}
+	tr := &trial{t: t, plan: p, rec: newRecorder(), channels: newChannels(), over: make(chan struct{}), proxies: make(map[string]*busproxy.Proxy), webs: make(map[string]string), busy: make(map[string]*sync.Mutex)}
 	tr.members = 1
 	cfg := cluster.Config{
 		Dir: t.TempDir(), Store: p.store, Edges: p.edges, Routers: 1, Namespaces: strings.ReplaceAll(namespaces, "\n", " "), Env: tr.env, StartTime: 2 * time.Minute,
@@ -135,10 +139,27 @@ func (tr *trial) env(c *cluster.Cluster, process string) []string {
 		"SPILLWAY_NATS__URLS=nats://" + tr.proxy(c, process).Addr(),
 		"SPILLWAY_ETCD__ENDPOINTS=http://" + tr.registry(c, process).Addr(), breakVariable + "=" + tr.plan.breaks,
 	}
+	if strings.HasPrefix(process, "router-") {
+		all = append(all, "SPILLWAY_HTTP_LISTEN="+tr.web(process))
+	}
 	if process == strangerName {
 		all = append(all, "SPILLWAY_ETCD__PREFIX=/spillway/strangers")
 	}
 	return all
+}
+
+// web is where a router takes calls over HTTP.
+func (tr *trial) web(process string) string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.webs[process] == "" {
+		port, err := cluster.FreePort()
+		if err != nil {
+			panic(err) // no port on the loopback
+		}
+		tr.webs[process] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return tr.webs[process]
 }
 
 // proxy is what stands between a node and the bus.
@@ -268,8 +289,12 @@ func (tr *trial) races() {
 
 // rules of a channel.
 func rules(channel string) ledger.Rules {
-	return ledger.Rules{Durable: namespace(channel) != loose, Linear: !strange(channel)}
+	ns := namespace(channel)
+	return ledger.Rules{Durable: ns != loose && !behind(ns), Behind: behind(ns), Linear: !strange(channel)}
 }
+
+// behind namespaces are acked before they are stored.
+func behind(namespace string) bool { return namespace == late || namespace == mixed }
 
 // channels are those that there are so far.
 type channels struct {

@@ -13,7 +13,7 @@
 //	(nowhere)    every event was published, and not before it was seen
 //	(twice)      nothing that was published once has two places
 //	(key)        one key is one event
-//	(ack)        an acked event is where its ack says
+//	(ack)        an acked event is where its ack says; behind: as long as its epoch stays
 //	(refused)    what was refused is nowhere
 //	(flow)       events of a channel stand in the order of the call or stream that brought them
 //	(epoch)      a durable channel has one epoch
@@ -190,6 +190,9 @@ type Rules struct {
 	// Durable: what is acked survives everything but retention. Else epochs may come and
 	// go, a key is as mortal as its epoch, and losses are allowed if they are told.
 	Durable bool
+	// Behind: acked before it is stored. Epochs come and go, but while one stays nothing
+	// acked in it is lost, and what is left of all has no hole.
+	Behind bool
 	// Linear: reads of history see every ack before them. Not for channels with a router
 	// that the cluster's membership does not know.
 	Linear bool
