@@ -323,8 +323,10 @@ func TestHandsByOldStreamsAreRefused(t *testing.T) {
 	if hand(older, 7, 2, "brief:b") != nil {
 		t.Error("one by an old stream was taken")
 	}
-	if hand(newer, 7, 2, "brief:c") == nil || hand(newer, 7, 2, "brief:c") == nil {
-		t.Error("one by the new stream was refused")
+	for range 2 { // a repeat gets the same answer
+		if hand(newer, 7, 2, "brief:c") == nil {
+			t.Error("one by the new stream was refused")
+		}
 	}
 	for channel, want := range map[string]bool{"brief:a": true, "brief:b": false, "brief:c": true} {
 		s := n.table.lock(channel)

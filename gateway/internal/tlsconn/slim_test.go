@@ -74,9 +74,11 @@ func TestBuffersThatAreNotThereAreLeftAlone(t *testing.T) {
 		input    bytes.Reader
 		hand     bytes.Buffer
 	}
-	for _, conn := range []reflect.Type{reflect.TypeFor[renamed](), reflect.TypeFor[changed](), reflect.TypeFor[struct{}]()} {
-		if look(conn).ok {
-			t.Errorf("%v is taken for a tls.Conn", conn)
+	for _, conn := range []any{
+		renamed{input: bytes.Buffer{}, hand: bytes.Buffer{}}, changed{rawInput: nil, input: bytes.Reader{}, hand: bytes.Buffer{}}, struct{}{},
+	} {
+		if look(reflect.TypeOf(conn)).ok {
+			t.Errorf("%T is taken for a tls.Conn", conn)
 		}
 	}
 	defer func(l layout) { where = l }(where)
