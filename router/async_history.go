@@ -105,6 +105,9 @@ func ofEpoch(request *routerv1.ReadHistoryRequest, epoch uint64) bool {
 func (res *readResult) fromTail(t *tail, request *routerv1.ReadHistoryRequest, limit int, floor uint64) bool {
 	first := t.firstOr(res.head + 1)
 	if !request.Reverse {
+		if request.GetOffset() >= res.head { // also of what has no successor
+			return true
+		}
 		from := max(request.GetOffset()+1, floor)
 		if from > res.head {
 			return true
