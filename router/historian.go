@@ -55,7 +55,7 @@ func (s historyService) admitHistory(request *routerv1.ReadHistoryRequest) (*Nam
 	}
 	ns := s.namespaces.of(request.Channel)
 	if ns == nil {
-		return nil, 0, statusOf(result{code: codes.NotFound, message: "channel: unknown namespace " + wire.Namespace(request.Channel)})
+		return nil, 0, statusOf(unknownNamespace(request.Channel))
 	}
 	switch {
 	case request.Limit > maxPage:

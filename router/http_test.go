@@ -144,6 +144,7 @@ func TestHTTPErrorsAreNamedAndNumbered(t *testing.T) {
 		{"POST", "/v1/publish", `{"channel":"chat:a","data":1,"idempotency_key":"k"}`, w, 400, `idempotency_key: unknown field`},
 		{"POST", "/v1/publish", `{"data":1}`, w, 400, `channel: must not be empty`},
 		{"POST", "/v1/publish", `{"channel":"nowhere:a","data":1}`, w, 404, `{"code":"not_found","message":"channel: unknown namespace nowhere"}`},
+		{"POST", "/v1/publish", `{"channel":"plain","data":1}`, w, 404, `"message":"channel: no colon, and there is no namespace \"default\""`},
 		{"POST", "/v1/publish", `{"channel":"chat:a","data":"` + long + `"}`, w, 413, `data: 1003 bytes, at most 1000 are allowed`},
 		{"POST", "/v1/publish", `"` + strings.Repeat("x", maxMessageBytes) + `"`, w, 413, `body: `},
 		{"POST", "/v1/publish", `{"channel":"rated:a","data":1}`, w, 429, `{"code":"resource_exhausted","message":"namespace rated takes 1 events a second; nothing was stored","retry_after_ms":1000}`},

@@ -231,6 +231,14 @@ func (r *Router) admit(p *publication) {
 	}
 }
 
+func unknownNamespace(channel string) result {
+	name := wire.Namespace(channel)
+	if name == "" {
+		return result{code: codes.NotFound, message: `channel: no colon, and there is no namespace "` + bareNamespace + `"`}
+	}
+	return result{code: codes.NotFound, message: "channel: unknown namespace " + name}
+}
+
 func (r *Router) check(p *publication) result {
 	e := &p.event
 	if err := wire.CheckChannel(p.channel); err != nil {
@@ -240,7 +248,7 @@ func (r *Router) check(p *publication) result {
 		return invalid(err.Error())
 	}
 	if p.ns = r.namespaces.of(p.channel); p.ns == nil {
-		return result{code: codes.NotFound, message: "channel: unknown namespace " + wire.Namespace(p.channel)}
+		return unknownNamespace(p.channel)
 	}
 	if p.byClient && (p.ns.Publish == Nobody || p.openOnly && p.ns.Publish != Everyone) {
 		return result{code: codes.PermissionDenied, message: "channel: clients may not publish here without a grant"}
