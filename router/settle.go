@@ -9,7 +9,7 @@ import (
 
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/router/settle"
+	"github.com/spillway-io/spillway/router/operations/settle"
 )
 
 const (
