@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/spillway-io/spillway/router/operations"
 )
 
 // Config of a Router. Zero fields do not mean defaults unless they say so: start
@@ -86,9 +88,7 @@ type Config struct {
 	ForgetAfter time.Duration
 	DrainDelay  time.Duration // between "draining" and the end of service. Default 300ms
 
-	// What the pre-check of an evacuation assumes of edges; equal to their settings.
-	CriticalReserve int // room of each edge that only critical clients get. Default 100
-	ForeignPercent  int // of an edge's room, for clients of other regions. Default 80
+	Operations operations.Config // its ID, clock, log, registry and HooksBefore are set from those here
 
 	Now      func() time.Time      // wall clock that stamps events. Default time.Now
 	Log      *slog.Logger          // nil: silent
@@ -128,7 +128,7 @@ func Default() Config {
 		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
 		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
 		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour, ForgetAfter: 36 * time.Hour,
-		DrainDelay: 300 * time.Millisecond, CriticalReserve: 100, ForeignPercent: 80,
+		DrainDelay: 300 * time.Millisecond, Operations: operations.Default(),
 		Now: time.Now,
 	}
 }
@@ -152,7 +152,18 @@ func (c *Config) Validate() error {
 	for name, ns := range c.Namespaces {
 		ns.validate(name, &p)
 	}
+	if err := c.Operations.Validate(); err != nil {
+		p = append(p, err)
+	}
 	return errors.Join(p...)
+}
+
+// operations is the configuration of that package, with what it shares with the router.
+func (c *Config) operations() operations.Config {
+	o := c.Operations
+	o.ID, o.Now, o.Log, o.Registry = c.ID, c.Now, c.Log, c.Registry
+	o.HooksBefore = c.CallDeadline * 2 / 3
+	return o
 }
 
 func (c *Config) validateBounds(p *problems) {
@@ -178,9 +189,6 @@ func (c *Config) validateBounds(p *problems) {
 	}
 	if c.MaxEventBytes > 512<<10 {
 		p.add("limits.max_event_bytes", c.MaxEventBytes, "at most 512 KiB: no client frame may pass 1 MiB")
-	}
-	if c.CriticalReserve < 0 || c.ForeignPercent < 0 || c.ForeignPercent > 100 {
-		p.add("critical_reserve, foreign_percent", "", "must not be negative, nor more than 100 percent")
 	}
 	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
 		p.add("tail_events, owner_recheck, trim_every, drain_delay, handover_window", "", "must not be negative")

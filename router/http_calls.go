@@ -74,7 +74,7 @@ func (w *web) handler() http.Handler {
 	admin := &routerv1.AdminService_ServiceDesc
 	for _, m := range admin.Methods {
 		mux.HandleFunc("/v1/admin/"+m.MethodName, w.call(&endpoint{
-			http.MethodPost, m, "/" + admin.ServiceName + "/" + m.MethodName, adminService{Router: w.router}, decodeProto, encodeProto,
+			http.MethodPost, m, "/" + admin.ServiceName + "/" + m.MethodName, w.router.operations, decodeProto, encodeProto,
 		}))
 	}
 	mux.HandleFunc("/", func(out http.ResponseWriter, _ *http.Request) {

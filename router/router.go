@@ -12,8 +12,7 @@
 // are written (two number, the others flush the bus and write), one that hands channels over and one
 // for each router that gets some, one that forms batches of reads
 // and one for each batch (at most Config.Reads), one each for views, quiet heads,
-// retention, uses of channels, settle times, operations and what edges say of them, at most four that call
-// hooks, gRPC's and net/http's own, two for each stream, and one for each call that is
+// retention and uses of channels, those of package operations, gRPC's and net/http's own, two for each stream, and one for each call that is
 // forwarded.
 //
 // Invariants: an acked event of a committed namespace is in the store, and is on the
@@ -38,9 +37,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
+	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/control"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/operations"
 )
 
 // Deps is what a Router calls. All but Control and Talk are needed; they outlive it.
@@ -50,8 +51,8 @@ type Deps struct {
 	Members Membership
 	Peers   Peers
 
-	Control *control.Control // operations, revocations, settings; nil: none of them
-	Talk    Hearing          // what edges say of operations; nil: only their records
+	Control *control.Control   // operations, revocations, settings; nil: none of them
+	Talk    operations.Hearing // what edges say of operations; nil: only their records
 }
 
 // Router is one node of the router tier.
@@ -71,11 +72,7 @@ type Router struct {
 	fan        *fan
 	hand       *handover
 	keeper     *keeper
-	control    *control.Control // nil: none
-	talk       Hearing          // nil: none
-	progress   *progressTable
-	hooks      *hooks
-	settling   *settling
+	operations *operations.Service
 	gate       *gatekeeper
 	server     *grpc.Server
 	web        *web // nil: no HTTP
@@ -111,11 +108,10 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	}
 	r := &Router{
 		cfg: cfg, store: deps.Store, members: deps.Members, peers: deps.Peers, log: cfg.Log, stop: make(chan struct{}),
-		control: deps.Control, talk: deps.Talk, progress: newProgressTable(), hooks: newHooks(cfg.Now),
 	}
 	r.work, r.cut = context.WithCancel(context.Background())
 	r.metrics = newMetrics(cfg.Registry, r.sizes())
-	r.settling = newSettling(cfg.Registry)
+	r.operations = operations.New(cfg.operations(), operations.Deps{Members: deps.Members, Control: deps.Control, Talk: deps.Talk, Stop: r.stop})
 	r.namespaces = newNamespaces(&r.cfg)
 	r.table = newTable(cfg.CacheBytes, r.metrics)
 	r.own = newOwnership(&r.cfg, deps.Members)
@@ -174,6 +170,18 @@ func (r *Router) Addr() string {
 	return r.listener.Addr().String()
 }
 
+// Load fills in this router's part of its load figure.
+func (r *Router) Load(f *presence.Figure) {
+	f.Conns = uint64(max(0, r.edges.Load()))
+	f.Channels = uint64(max(0, r.table.channels.Load()))
+}
+
+// Heard takes every load figure that comes; from any goroutine.
+func (r *Router) Heard(f *presence.Figure) { r.operations.Heard(f) }
+
+// Gone takes every member that is no more; from any goroutine.
+func (r *Router) Gone(m *presence.Member, left bool) { r.operations.Gone(m, left) }
+
 // Ready says that the router has joined and is not leaving.
 func (r *Router) Ready() bool { return r.ready.Load() }
 
@@ -209,13 +217,7 @@ func (r *Router) Run(ctx context.Context) error {
 	g.Go(func() error { return r.hand.run(parts) })
 	g.Go(func() error { return r.retention(parts) })
 	g.Go(func() error { return r.keeper.run(parts, r.cfg.StoreTimeout) })
-	g.Go(func() error { return r.settle(parts) })
-	if r.control != nil {
-		g.Go(func() error { return newSupervisor(r).run(parts) })
-	}
-	if r.talk != nil {
-		g.Go(func() error { return r.talk.Hear(parts, topicProgress, r.progress.hear) })
-	}
+	g.Go(func() error { return r.operations.Run(parts) })
 	g.Go(func() error { return r.serve() })
 	if r.web != nil {
 		g.Go(r.web.run)

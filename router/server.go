@@ -42,7 +42,7 @@ func (r *Router) newServer() *grpc.Server {
 	server := grpc.NewServer(append(options, r.cfg.Options...)...)
 	routerv1.RegisterPublisherServiceServer(server, publisherService{Router: r})
 	routerv1.RegisterHistoryServiceServer(server, historyService{Router: r})
-	routerv1.RegisterAdminServiceServer(server, adminService{Router: r})
+	routerv1.RegisterAdminServiceServer(server, r.operations)
 	gatewayv1.RegisterEdgeServiceServer(server, edgeService{Router: r})
 	gatewayv1.RegisterHandoverServiceServer(server, handoverService{Router: r})
 	r.health = health.NewServer()

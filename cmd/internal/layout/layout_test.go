@@ -16,7 +16,13 @@ const module = "github.com/spillway-io/spillway/"
 // deps lists what a pattern's packages need, and what their tests import.
 func deps(t *testing.T, pattern string) map[string][]string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, pattern)
+	return list(t, `{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, pattern)
+}
+
+// list runs go list: the first word of each line is a package, the others belong to it.
+func list(t *testing.T, format, pattern string) map[string][]string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-f", format, pattern)
 	cmd.Dir = root(t)
 	out, err := cmd.Output()
 	if err != nil {
@@ -101,4 +107,30 @@ func TestTopLevel(t *testing.T) {
 			t.Errorf("%s does not belong to the top level", e.Name())
 		}
 	}
+}
+
+// TestRoomsOfTheRouter holds which package of the router may import which other one. Its
+// table is the whole list: an arrow that is not in it needs a reason in it first.
+func TestRoomsOfTheRouter(t *testing.T) {
+	type arrow struct{ to, reason string }
+	allowed := map[string][]arrow{
+		"operations":        {{"operations/settle", "it feeds the tracker and asks it"}},
+		"operations/settle": {},
+	}
+	for room, arrows := range allowed {
+		for pkg, needs := range imports(t, "./router/"+room) {
+			for _, need := range needs {
+				to, ours := strings.CutPrefix(need, module+"router")
+				if ours && !slices.ContainsFunc(arrows, func(a arrow) bool { return "/"+a.to == to }) {
+					t.Errorf("%s imports %s: router/%s may import only %v", pkg, need, room, arrows)
+				}
+			}
+		}
+	}
+}
+
+// imports lists what a pattern's packages import themselves, without their tests.
+func imports(t *testing.T, pattern string) map[string][]string {
+	t.Helper()
+	return list(t, `{{.ImportPath}} {{join .Imports " "}}`, pattern)
 }

@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"testing"
@@ -75,9 +75,9 @@ func TestAnOperationTellsHowItSettled(t *testing.T) {
 		}
 	}
 	eventually(t, "the operation is known", func() bool { return w.agree.Operation("op") != nil })
-	w.settling.step(w.operations())
-	w.Heard(figure("a", &gatewayv1.Window{StartMs: now - 40_000, Told: 60, Left: 60}))
-	w.Heard(figure("b", &gatewayv1.Window{StartMs: now - 39_000, Moved: 60, CaughtUp: 60, From: map[string]uint32{"a": 60}}))
+	w.service.times.step(w.agree.Operations())
+	w.service.Heard(figure("a", &gatewayv1.Window{StartMs: now - 40_000, Told: 60, Left: 60}))
+	w.service.Heard(figure("b", &gatewayv1.Window{StartMs: now - 39_000, Moved: 60, CaughtUp: 60, From: map[string]uint32{"a": 60}}))
 	eventually(t, "it is told and written down", func() bool {
 		list, err := w.admin.ListOperations(ctx, &routerv1.ListOperationsRequest{})
 		if err != nil {
@@ -87,8 +87,8 @@ func TestAnOperationTellsHowItSettled(t *testing.T) {
 		return m.GetSettled() && m.Displaced == 60 && m.Back == 60 && m.PeakPerSecond == 60 && m.SettleMs >= 1_000 && m.SettleMs <= 1_600 &&
 			kept.GetSettled() && kept.SettleMs == m.SettleMs && !kept.Final
 	})
-	fresh := startWith(t, nil, nil, func(d *Deps) { d.Control, d.Talk = w.agree, w.bus })
-	list, err := routerv1.NewAdminServiceClient(fresh.conn).ListOperations(ctx, &routerv1.ListOperationsRequest{})
+	_, fresh := startService(t, nil, Deps{Members: w.members, Control: w.agree, Talk: w.bus})
+	list, err := fresh.ListOperations(ctx, &routerv1.ListOperationsRequest{})
 	if err != nil || !list.Operations[0].Settlement.GetSettled() || list.Operations[0].Settlement.Displaced != 60 {
 		t.Errorf("a router that has just started says %v, %v", list, err)
 	}

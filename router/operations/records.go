@@ -1,9 +1,8 @@
-package router
+package operations
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -26,32 +25,8 @@ const (
 	watchEvery = time.Second
 )
 
-var errNoControl = status.Error(codes.FailedPrecondition, "this router has no part in the cluster's control records")
-
-// controlError turns an error of presence/control into a gRPC status.
-func controlError(err error) error {
-	var (
-		conflict   *control.ConflictError
-		settings   *control.SettingsError
-		revocation *control.RevocationError
-	)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &conflict):
-		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.As(err, &settings), errors.As(err, &revocation):
-		return status.Error(codes.InvalidArgument, err.Error())
-	case errors.Is(err, control.ErrNoOperation):
-		return status.Error(codes.NotFound, err.Error())
-	case status.Code(err) != codes.Unknown:
-		return err // it was one already
-	}
-	return status.Error(codes.Unavailable, err.Error())
-}
-
 // ListOperations returns all that are known, the newest first.
-func (s adminService) ListOperations(context.Context, *routerv1.ListOperationsRequest) (*routerv1.ListOperationsResponse, error) {
+func (s *Service) ListOperations(context.Context, *routerv1.ListOperationsRequest) (*routerv1.ListOperationsResponse, error) {
 	if s.control == nil {
 		return nil, errNoControl
 	}
@@ -63,7 +38,7 @@ func (s adminService) ListOperations(context.Context, *routerv1.ListOperationsRe
 }
 
 // WatchOperation sends what changed, until the operation has ended.
-func (s adminService) WatchOperation(request *routerv1.WatchOperationRequest, stream grpc.ServerStreamingServer[routerv1.WatchOperationResponse]) error {
+func (s *Service) WatchOperation(request *routerv1.WatchOperationRequest, stream grpc.ServerStreamingServer[routerv1.WatchOperationResponse]) error {
 	if s.control == nil {
 		return errNoControl
 	}
@@ -95,7 +70,7 @@ func (s adminService) WatchOperation(request *routerv1.WatchOperationRequest, st
 }
 
 // AbortOperation stops a running operation.
-func (s adminService) AbortOperation(ctx context.Context, request *routerv1.AbortOperationRequest) (*routerv1.AbortOperationResponse, error) {
+func (s *Service) AbortOperation(ctx context.Context, request *routerv1.AbortOperationRequest) (*routerv1.AbortOperationResponse, error) {
 	if s.control == nil {
 		return nil, errNoControl
 	}
@@ -107,7 +82,7 @@ func (s adminService) AbortOperation(ctx context.Context, request *routerv1.Abor
 
 // abort ends an operation before its time; an evacuated region that is held goes into
 // service again.
-func (s adminService) abort(ctx context.Context, id string) error {
+func (s *Service) abort(ctx context.Context, id string) error {
 	refused := error(nil)
 	err := s.control.UpdateOperation(ctx, id, func(op *gatewayv1.Operation) bool {
 		switch {
@@ -128,11 +103,11 @@ func (s adminService) abort(ctx context.Context, id string) error {
 }
 
 // show is an operation with its newest figures, as operators see it.
-func (s adminService) show(op *gatewayv1.Operation) *routerv1.Operation {
+func (s *Service) show(op *gatewayv1.Operation) *routerv1.Operation {
 	o := &routerv1.Operation{
 		Id: op.Id, Kind: control.KindName(op.Kind), State: control.StateName(op.State), Node: op.Node, Region: op.Region,
 		StartedMs: op.StartedMs, EndedMs: op.EndedMs, DeadlineMs: op.DeadlineMs, Cause: op.Cause, Message: op.Message,
-		Settlement: showSettlement(s.settlement(op)),
+		Settlement: showSettlement(s.times.settlement(op)),
 	}
 	for _, h := range op.Hooks {
 		o.Hooks = append(o.Hooks, h.Step+": "+h.Outcome)

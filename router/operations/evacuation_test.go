@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"encoding/json"

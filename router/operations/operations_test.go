@@ -1,120 +1,18 @@
-package router
+package operations
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillway-io/spillway/presence"
-	"github.com/spillway-io/spillway/presence/control"
-	"github.com/spillway-io/spillway/presence/control/controltest"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
-
-// loud is a bus on which edges tell what they want.
-type loud struct {
-	mu    sync.Mutex // guards below
-	heard func([]byte)
-}
-
-func (l *loud) Hear(ctx context.Context, _ string, heard func([]byte)) error {
-	l.mu.Lock()
-	l.heard = heard
-	l.mu.Unlock()
-	<-ctx.Done()
-	return nil
-}
-
-// world is a router beside edges that are only records.
-type world struct {
-	*node
-	admin routerv1.AdminServiceClient
-	store *controltest.Store
-	agree *control.Control
-	bus   *loud
-}
-
-func runControl(t *testing.T, c *control.Control) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }() // the cleanup ends it and waits
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func newWorld(t *testing.T, edges ...*presence.Figure) *world {
-	t.Helper()
-	w := &world{store: controltest.NewStore(), bus: &loud{}}
-	w.agree = control.New(control.Config{Keeper: true, CheckSettings: func(yaml string) error {
-		if strings.Contains(yaml, "wrong") {
-			return fmt.Errorf("wrong: is no key")
-		}
-		return nil
-	}}, w.store.Join())
-	runControl(t, w.agree)
-	<-w.agree.Ready()
-	w.node = startWith(t, nil, nil, func(d *Deps) { d.Control, d.Talk = w.agree, w.bus })
-	w.hooks.pause = time.Millisecond
-	w.admin = routerv1.NewAdminServiceClient(w.conn)
-	w.set(edges...)
-	eventually(t, "the bus is heard", func() bool { w.bus.mu.Lock(); defer w.bus.mu.Unlock(); return w.bus.heard != nil })
-	return w
-}
-
-// set makes edges of figures: the members are what the figures say.
-func (w *world) set(edges ...*presence.Figure) {
-	members := []*presence.Member{routerMember("r1", "")}
-	figures := make(map[presence.Key]*presence.Figure)
-	for _, f := range edges {
-		f.Role, f.Incarnation = gatewayv1.Role_ROLE_EDGE, 7
-		if f.State == gatewayv1.State_STATE_UNSPECIFIED {
-			f.State = gatewayv1.State_STATE_SERVING
-		}
-		m := &presence.Member{Id: f.Id, Role: f.Role, Incarnation: 7, Region: f.Region, State: f.State, Address: "ws://" + f.Id}
-		members = append(members, m)
-		figures[presence.KeyOf(m)] = f
-	}
-	w.members.mu.Lock()
-	w.members.figures = figures
-	w.members.mu.Unlock()
-	w.members.set(presence.NewSnapshot(members, 2))
-}
-
-func (w *world) tell(p *gatewayv1.Progress) {
-	w.t.Helper()
-	data, err := proto.Marshal(p)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.bus.mu.Lock()
-	heard := w.bus.heard
-	w.bus.mu.Unlock()
-	heard(data)
-}
-
-func wantCode(t *testing.T, err error, want codes.Code, words ...string) {
-	t.Helper()
-	if status.Code(err) != want {
-		t.Errorf("got %v, want %v", err, want)
-	}
-	for _, word := range words {
-		if err == nil || !strings.Contains(err.Error(), word) {
-			t.Errorf("%v does not say %q", err, word)
-		}
-	}
-}
 
 func TestADrainSaysWhatItNeedsThenBegins(t *testing.T) {
 	w := newWorld(t,
@@ -299,7 +197,7 @@ func TestPrecheck(t *testing.T) {
 func TestAnOperationEndsWithItsEdge(t *testing.T) {
 	now := time.Now()
 	w := newWorld(t)
-	s := newSupervisor(w.Router)
+	s := newSupervisor(w.service)
 	s.now = func() time.Time { return now }
 	w.set(&presence.Figure{Id: "e2", Region: "eu"})
 	seen := map[string]bool{}
@@ -380,8 +278,7 @@ func TestSettingsAreCheckedBeforeTheyStand(t *testing.T) {
 
 // A router without etcd says so; it does not pretend.
 func TestARouterWithoutControlSaysSo(t *testing.T) {
-	n := start(t, nil, nil)
-	admin := routerv1.NewAdminServiceClient(n.conn)
+	_, admin := startService(t, nil, Deps{Members: &fakeMembers{}})
 	ctx := testContext(t)
 	_, err := admin.ListOperations(ctx, &routerv1.ListOperationsRequest{})
 	wantCode(t, err, codes.FailedPrecondition)

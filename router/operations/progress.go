@@ -1,8 +1,7 @@
-package router
+package operations
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -12,12 +11,6 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
-
-// Hearing is how a router hears what edges tell all members (presence/nats.Talk).
-// heard is called from one goroutine until ctx ends.
-type Hearing interface {
-	Hear(ctx context.Context, topic string, heard func(message []byte)) error
-}
 
 const (
 	topicProgress = "progress"

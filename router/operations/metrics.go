@@ -1,89 +1,10 @@
-package router
+package operations
 
 import (
-	"context"
-	"sync"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/spillway-io/spillway/presence"
-	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/operations/settle"
 )
-
-const (
-	settleEvery = time.Second
-	// settleChannel and a region are no channel: its owner is the router whose metrics
-	// tell that region's incidents. All routers keep the windows and can be asked.
-	settleChannel = "\x00settle/"
-)
-
-// settling is the settle times of the regions, as this router hears of them.
-type settling struct {
-	metrics settleMetrics
-	start   time.Time // immutable
-
-	mu      sync.Mutex // guards tracker; held for microseconds
-	tracker *settle.Tracker
-}
-
-func newSettling(r prometheus.Registerer) *settling {
-	return &settling{metrics: newSettleMetrics(r), start: time.Now(), tracker: settle.New()}
-}
-
-// now is the wall clock of the start, carried on by the monotonic one: windows must
-// not jump.
-func (s *settling) now() time.Time { return s.start.Add(time.Since(s.start)) }
-
-// Heard takes every load figure that comes; from any goroutine.
-func (r *Router) Heard(f *presence.Figure) {
-	s := r.settling
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.Hear(f, s.now())
-}
-
-// Gone takes every member that is no more; from any goroutine.
-func (r *Router) Gone(m *presence.Member, left bool) {
-	if m.Role != gatewayv1.Role_ROLE_EDGE {
-		return
-	}
-	s := r.settling
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.Gone(m.Id, m.Incarnation, left, s.now())
-}
-
-// settle looks for incidents once a second until ctx ends.
-func (r *Router) settle(ctx context.Context) error {
-	for pause(ctx, settleEvery) {
-		news, running, dropped := r.settling.step(r.operations())
-		r.settling.metrics.tell(news, running, dropped, func(region string) bool { return r.own.owned(settleChannel + region) })
-	}
-	return nil
-}
-
-func (r *Router) operations() []*gatewayv1.Operation {
-	if r.control == nil {
-		return nil
-	}
-	return r.control.Operations()
-}
-
-// step returns what is new, how many incidents of each region are not settled, and
-// what was left out so far.
-func (s *settling) step(ops []*gatewayv1.Operation) (news settle.News, running map[string]int, dropped uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.Operations(ops)
-	news = s.tracker.Step(s.now())
-	running = make(map[string]int)
-	for _, region := range s.tracker.Regions() {
-		running[region] = s.tracker.Running(region)
-	}
-	return news, running, s.tracker.Dropped()
-}
 
 // settleMetrics tell the incidents of the regions that this router owns. The label
 // region is bounded: a tracker keeps 32.

@@ -1,23 +1,17 @@
-package router
+package operations
 
 import (
 	"context"
-	"time"
 
 	"github.com/spillway-io/spillway/presence"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
 
-type adminService struct {
-	routerv1.UnimplementedAdminServiceServer
-	*Router
-}
-
 // ListNodes returns the members with their newest load figures.
-func (s adminService) ListNodes(context.Context, *routerv1.ListNodesRequest) (*routerv1.ListNodesResponse, error) {
-	members := s.members.Snapshot().Members()
-	figures := s.members.Figures()
-	now := time.Now()
+func (s *Service) ListNodes(context.Context, *routerv1.ListNodesRequest) (*routerv1.ListNodesResponse, error) {
+	members := s.cluster.members.Snapshot().Members()
+	figures := s.cluster.members.Figures()
+	now := s.cfg.Now()
 	response := &routerv1.ListNodesResponse{Nodes: make([]*routerv1.Node, len(members))}
 	for i, m := range members {
 		n := &routerv1.Node{
@@ -25,21 +19,15 @@ func (s adminService) ListNodes(context.Context, *routerv1.ListNodesRequest) (*r
 			State: presence.StateName(m.State), Version: m.Version, Capacity: m.Capacity,
 			UpMs: uint64(max(0, now.UnixMilli()-int64(m.StartedMs))),
 		}
-		if f := figures[presence.KeyOf(m)]; f != nil && f.Incarnation == m.Incarnation {
+		if f := figureOf(figures, m); f != nil {
 			n.Conns, n.Subscriptions, n.Channels = f.Conns, f.Subscriptions, f.Channels
 			n.Capacity = f.Capacity // descriptors and memory may allow fewer than the record says
 		}
-		if heard := s.members.LastHeard(presence.KeyOf(m)); !heard.IsZero() {
+		if heard := s.cluster.members.LastHeard(presence.KeyOf(m)); !heard.IsZero() {
 			silent := uint64(max(0, now.Sub(heard).Milliseconds()))
 			n.SilentMs = &silent
 		}
 		response.Nodes[i] = n
 	}
 	return response, nil
-}
-
-// Load fills in this router's part of its load figure.
-func (r *Router) Load(f *presence.Figure) {
-	f.Conns = uint64(max(0, r.edges.Load()))
-	f.Channels = uint64(max(0, r.table.channels.Load()))
 }

@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/control"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -27,7 +26,7 @@ const (
 // by the router that rendezvous gives it; all that it knows stands in the record and
 // on the bus, so any other may go on.
 type supervisor struct {
-	*Router
+	*Service
 	now   func() time.Time
 	calls sync.WaitGroup // goroutines that call hooks
 
@@ -38,8 +37,8 @@ type supervisor struct {
 	calling map[string]bool
 }
 
-func newSupervisor(r *Router) *supervisor {
-	return &supervisor{Router: r, now: r.cfg.Now, absent: make(map[string]time.Time), calling: make(map[string]bool)}
+func newSupervisor(s *Service) *supervisor {
+	return &supervisor{Service: s, now: s.cfg.Now, absent: make(map[string]time.Time), calling: make(map[string]bool)}
 }
 
 // run looks at what is live until ctx ends.
@@ -81,8 +80,7 @@ func (s *supervisor) look(ctx context.Context) {
 
 // mine says that this router supervises an operation.
 func (s *supervisor) mine(id string) bool {
-	owner := s.members.Snapshot().Owner("operation:" + id)
-	return owner != nil && owner.Id == s.cfg.ID
+	return s.cluster.owner("operation:"+id) == s.cfg.ID
 }
 
 // judge ends a running operation at which nobody works any more.
@@ -130,8 +128,8 @@ func (s *supervisor) verdict(op *gatewayv1.Operation, figures []*gatewayv1.Progr
 // gone.
 func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]*gatewayv1.Progress, seen map[string]bool) (gatewayv1.OperationState, string) {
 	var total, moved, closed, stragglers, stay, away uint32
-	for _, m := range s.members.Snapshot().Members() {
-		if m.Role == gatewayv1.Role_ROLE_EDGE && m.Region == op.Region && (last[m.Id] == nil || !last[m.Id].Ended) {
+	for _, m := range s.cluster.edgesOf(op.Region) {
+		if last[m.Id] == nil || !last[m.Id].Ended {
 			return gatewayv1.OperationState_OPERATION_STATE_UNSPECIFIED, ""
 		}
 	}
@@ -144,7 +142,7 @@ func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]
 			lost++
 		}
 		total, moved, closed, stragglers = total+p.Total, moved+p.Moved, closed+p.Closed, stragglers+p.Stragglers
-		if p.Ended && s.serves(id) {
+		if p.Ended && s.cluster.serves(id) {
 			stay += p.Remaining
 		} else {
 			away += p.Remaining // a drain of that edge has them, or nobody
@@ -167,16 +165,10 @@ func (s *supervisor) evacuationVerdict(op *gatewayv1.Operation, last map[string]
 	return gatewayv1.OperationState_OPERATION_STATE_HELD, message
 }
 
-// serves says that an edge is there and not on its way out.
-func (s *supervisor) serves(edge string) bool {
-	m := s.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: edge})
-	return m != nil && s.running(gatewayv1.OperationKind_OPERATION_KIND_DRAIN, m.Id, m.Incarnation) == nil
-}
-
 // gone says that an edge has not been a member for a while.
 func (s *supervisor) gone(op *gatewayv1.Operation, edge string, incarnation uint64, seen map[string]bool) bool {
 	key := op.Id + " " + edge
-	m := s.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: edge})
+	m := s.cluster.member(edge)
 	if m != nil && (incarnation == 0 || m.Incarnation == incarnation) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func settlementOf(op *gatewayv1.Operation, incidents []*routerv1.Incident, peak 
 			end = max(end, i.SettledMs)
 		}
 	}
-	if s.Settled = s.Settled && !settlesOn(op); s.Settled {
+	if s.Settled = s.Settled && !displaces(op); s.Settled {
 		s.SettleMs = max(end, s.StartMs) - s.StartMs
 	}
 	age := now.Sub(time.UnixMilli(int64(s.StartMs)))
@@ -65,18 +65,17 @@ func settlementOf(op *gatewayv1.Operation, incidents []*routerv1.Incident, peak 
 	return s
 }
 
-// settlesOn says that an operation may still displace clients.
-func settlesOn(op *gatewayv1.Operation) bool {
+// displaces says that an operation may still displace clients.
+func displaces(op *gatewayv1.Operation) bool {
 	return op.State == gatewayv1.OperationState_OPERATION_STATE_RUNNING
 }
 
 // settlement is what this router measured of an operation, or what stands in its
 // record.
-func (r *Router) settlement(op *gatewayv1.Operation) *gatewayv1.Settlement {
+func (s *settleTimes) settlement(op *gatewayv1.Operation) *gatewayv1.Settlement {
 	if op.Settlement.GetFinal() {
 		return op.Settlement
 	}
-	s := r.settling
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	measured := settlementOf(op, s.tracker.Incidents(""), s.tracker.Peak, s.now())
@@ -89,8 +88,8 @@ func (r *Router) settlement(op *gatewayv1.Operation) *gatewayv1.Settlement {
 // keepSettlement writes down what was measured, twice at most: when it has settled,
 // and when it is final.
 func (s *supervisor) keepSettlement(ctx context.Context, op *gatewayv1.Operation) {
-	now := s.settling.now()
-	m := s.settlement(op)
+	now := s.times.now()
+	m := s.times.settlement(op)
 	settled := m.GetSettled() && now.Sub(time.UnixMilli(int64(m.GetStartMs()+m.GetSettleMs()))) >= certainAfter
 	if m == nil || op.Settlement.GetFinal() || !m.Final && (!settled || op.Settlement != nil) {
 		return

@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 )
 
 // Disconnect closes the live connections of a user or of a session.
-func (s adminService) Disconnect(ctx context.Context, request *routerv1.DisconnectRequest) (*routerv1.DisconnectResponse, error) {
+func (s *Service) Disconnect(ctx context.Context, request *routerv1.DisconnectRequest) (*routerv1.DisconnectResponse, error) {
 	switch {
 	case s.control == nil:
 		return nil, errNoControl
 	case (request.User == "") == (request.Session == ""):
-		return nil, statusOf(invalid("user, session: exactly one must be given"))
+		return nil, invalid("user, session", "exactly one must be given")
 	case request.Session != "" && !isSession(request.Session):
-		return nil, statusOf(invalid("session: must be the 22 characters that clients are told"))
+		return nil, invalid("session", "must be the 22 characters that clients are told")
 	}
 	err := s.control.PutRevocation(ctx, &gatewayv1.Revocation{
 		User: request.User, Session: request.Session, DisconnectUser: request.User != "", CloseCode: request.CloseCode, Reason: request.Reason,
@@ -40,14 +40,14 @@ func isSession(name string) bool {
 const maxRevokeAhead = time.Minute
 
 // Revoke makes tokens of a user bad, with the tickets made from them.
-func (s adminService) Revoke(ctx context.Context, request *routerv1.RevokeRequest) (*routerv1.RevokeResponse, error) {
+func (s *Service) Revoke(ctx context.Context, request *routerv1.RevokeRequest) (*routerv1.RevokeResponse, error) {
 	switch {
 	case s.control == nil:
 		return nil, errNoControl
 	case request.User == "":
-		return nil, statusOf(invalid("user: must be given"))
+		return nil, invalid("user", "must be given")
 	case request.TokenId != "" && request.IssuedBeforeMs != 0:
-		return nil, statusOf(invalid("token_id, issued_before_ms: at most one can be given"))
+		return nil, invalid("token_id, issued_before_ms", "at most one can be given")
 	}
 	r := &gatewayv1.Revocation{User: request.User, TokenId: request.TokenId, IssuedBeforeMs: request.IssuedBeforeMs, Reason: request.Reason}
 	now := s.cfg.Now()
@@ -55,30 +55,10 @@ func (s adminService) Revoke(ctx context.Context, request *routerv1.RevokeReques
 		r.IssuedBeforeMs = uint64(now.UnixMilli())
 	}
 	if most := now.Add(maxRevokeAhead); r.IssuedBeforeMs > uint64(most.UnixMilli()) {
-		return nil, statusOf(invalid(fmt.Sprintf("issued_before_ms: %d: is over a minute ahead; it could not be lifted", r.IssuedBeforeMs)))
+		return nil, invalid("issued_before_ms", fmt.Sprintf("%d: is over a minute ahead; it could not be lifted", r.IssuedBeforeMs))
 	}
 	if err := s.control.PutRevocation(ctx, r); err != nil {
 		return nil, controlError(err)
 	}
 	return &routerv1.RevokeResponse{IssuedBeforeMs: r.IssuedBeforeMs}, nil
-}
-
-// GetSettings returns the hot settings of all edges.
-func (s adminService) GetSettings(context.Context, *routerv1.GetSettingsRequest) (*routerv1.GetSettingsResponse, error) {
-	if s.control == nil {
-		return nil, errNoControl
-	}
-	settings := s.control.Settings()
-	return &routerv1.GetSettingsResponse{Yaml: settings.Yaml, ChangedMs: settings.ChangedMs}, nil
-}
-
-// PutSettings replaces them, if they are good.
-func (s adminService) PutSettings(ctx context.Context, request *routerv1.PutSettingsRequest) (*routerv1.PutSettingsResponse, error) {
-	if s.control == nil {
-		return nil, errNoControl
-	}
-	if err := s.control.PutSettings(ctx, request.Yaml); err != nil {
-		return nil, controlError(err)
-	}
-	return &routerv1.PutSettingsResponse{}, nil
 }

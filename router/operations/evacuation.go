@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ const (
 )
 
 // Evacuate empties a region into the others, or takes it into service again.
-func (s adminService) Evacuate(ctx context.Context, request *routerv1.EvacuateRequest) (*routerv1.EvacuateResponse, error) {
+func (s *Service) Evacuate(ctx context.Context, request *routerv1.EvacuateRequest) (*routerv1.EvacuateResponse, error) {
 	if s.control == nil {
 		return nil, errNoControl
 	}
@@ -32,11 +32,11 @@ func (s adminService) Evacuate(ctx context.Context, request *routerv1.EvacuateRe
 	}
 	window := cmp.Or(time.Duration(request.WindowMs)*time.Millisecond, defaultWindow)
 	if window > maxDeadline {
-		return nil, statusOf(invalid(fmt.Sprintf("window_ms: %d: at most %d", request.WindowMs, maxDeadline.Milliseconds())))
+		return nil, invalid("window_ms", fmt.Sprintf("%d: at most %d", request.WindowMs, maxDeadline.Milliseconds()))
 	}
 	for _, hook := range request.HookUrls {
 		if err := checkHook(hook); err != nil || len(request.HookUrls) > maxHooks {
-			return nil, statusOf(invalid(fmt.Sprintf("hook_urls: at most %d http:// or https:// URLs without user or password", maxHooks)))
+			return nil, invalid("hook_urls", fmt.Sprintf("at most %d http:// or https:// URLs without user or password", maxHooks))
 		}
 	}
 	check, err := s.checkEvacuation(request.Region, window)
@@ -46,7 +46,7 @@ func (s adminService) Evacuate(ctx context.Context, request *routerv1.EvacuateRe
 	if !check.Fits && !request.Force {
 		return nil, refusal(check)
 	}
-	if op := s.evacuation(request.Region); op != nil {
+	if op := s.cluster.evacuation(request.Region); op != nil {
 		return nil, controlError(&control.ConflictError{With: op})
 	}
 	return check, s.evacuate(ctx, request, check, window)
@@ -65,7 +65,7 @@ func checkHook(text string) error {
 
 // evacuate calls the first hooks, then begins: edges act as soon as they see the
 // record.
-func (s adminService) evacuate(ctx context.Context, request *routerv1.EvacuateRequest, check *routerv1.EvacuateResponse, window time.Duration) error {
+func (s *Service) evacuate(ctx context.Context, request *routerv1.EvacuateRequest, check *routerv1.EvacuateResponse, window time.Duration) error {
 	now := s.cfg.Now()
 	op := &gatewayv1.Operation{
 		Id: control.NewOperationID(now), Kind: gatewayv1.OperationKind_OPERATION_KIND_EVACUATE, Region: request.Region,
@@ -73,7 +73,7 @@ func (s adminService) evacuate(ctx context.Context, request *routerv1.EvacuateRe
 		State: gatewayv1.OperationState_OPERATION_STATE_RUNNING,
 	}
 	if len(op.HookUrls) > 0 {
-		bounded, cancel := context.WithTimeout(ctx, s.cfg.CallDeadline*2/3)
+		bounded, cancel := context.WithTimeout(ctx, s.cfg.HooksBefore)
 		op.Hooks = s.hooks.call(bounded, op, stepBefore, nil)
 		cancel()
 		for _, h := range op.Hooks {
@@ -92,8 +92,8 @@ func (s adminService) evacuate(ctx context.Context, request *routerv1.EvacuateRe
 }
 
 // back ends a live evacuation of a region.
-func (s adminService) back(ctx context.Context, region string) (*routerv1.EvacuateResponse, error) {
-	op := s.evacuation(region)
+func (s *Service) back(ctx context.Context, region string) (*routerv1.EvacuateResponse, error) {
+	op := s.cluster.evacuation(region)
 	if op == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "region: %q is not evacuated", region)
 	}
@@ -103,39 +103,14 @@ func (s adminService) back(ctx context.Context, region string) (*routerv1.Evacua
 	return &routerv1.EvacuateResponse{Operation: op.Id}, nil
 }
 
-// evacuation is the live one of a region, or nil.
-func (r *Router) evacuation(region string) *gatewayv1.Operation {
-	for _, op := range r.control.Operations() {
-		if op.Kind == gatewayv1.OperationKind_OPERATION_KIND_EVACUATE && op.Region == region && !control.Ended(op) {
-			return op
-		}
-	}
-	return nil
-}
-
-func (r *Router) evacuated(region string) bool { return r.evacuation(region) != nil }
-
 // checkEvacuation compares what a region holds with what the others can take.
-func (r *Router) checkEvacuation(region string, window time.Duration) (*routerv1.EvacuateResponse, error) {
-	var from room
-	unheard := 0
-	figures := r.members.Figures()
-	for _, m := range r.members.Snapshot().Members() {
-		if m.Role != gatewayv1.Role_ROLE_EDGE || m.Region != region {
-			continue
-		}
-		f := figures[presence.KeyOf(m)]
-		if f == nil || f.Incarnation != m.Incarnation {
-			f = &presence.Figure{}
-			unheard++
-		}
-		from.add(m, f)
-	}
+func (s *Service) checkEvacuation(region string, window time.Duration) (*routerv1.EvacuateResponse, error) {
+	from, unheard := s.cluster.region(region)
 	if from.edges == 0 {
 		return nil, status.Errorf(codes.NotFound, "region: %q has no edges", region)
 	}
-	to := r.receivers(func(m *presence.Member) bool { return m.Region != region && !r.evacuated(m.Region) })
-	check := precheck(from, to, window, r.cfg.CriticalReserve, r.cfg.ForeignPercent)
+	to := s.cluster.receivers(func(m *presence.Member) bool { return m.Region != region && !s.cluster.evacuated(m.Region) })
+	check := precheck(from, to, window, s.cfg.CriticalReserve, s.cfg.ForeignPercent)
 	if unheard > 0 && check.Fits {
 		check.Fits, check.Message = false, fmt.Sprintf("nothing has been heard yet of %d of its %d edges", unheard, from.edges)
 	}

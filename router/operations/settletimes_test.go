@@ -1,4 +1,4 @@
-package router
+package operations
 
 import (
 	"context"
@@ -20,8 +20,7 @@ import (
 // arrivals, and in the metrics of the router that owns the region.
 func TestLoadFiguresBecomeIncidents(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	n := start(t, nil, func(c *Config) { c.Registry = registry })
-	admin := routerv1.NewAdminServiceClient(n.conn)
+	n, admin := startService(t, func(c *Config) { c.Registry = registry }, Deps{Members: &fakeMembers{}})
 	ctx := context.Background()
 
 	now := uint64(time.Now().UnixMilli()) / 200 * 200
