@@ -18,33 +18,25 @@ import (
 
 // cli is the command line.
 type cli struct {
-	Dev        devCmd          `cmd:"" help:"Run a whole cluster in this process: NATS, etcd, SQLite, a router, edges."`
-	Publish    publishCmd      `cmd:"" help:"Publish events."`
-	Subscribe  subscribeCmd    `cmd:"" help:"Follow channels as a client does."`
-	History    historyCmd      `cmd:"" help:"Read what was published on a channel."`
-	Token      tokenCmd        `cmd:"" help:"Make a token for a client."`
-	Nodes      nodesCmd        `cmd:"" help:"List the nodes of the cluster."`
-	Settle     settleCmd       `cmd:"" help:"Show how regions settle after restarts and losses: incidents, and new connections per second."`
-	Drain      drainCmd        `cmd:"" help:"Let an edge hand its clients to the others and leave."`
-	Undrain    undrainCmd      `cmd:"" help:"Make an edge serve again that is being drained."`
-	Evacuate   evacuateCmd     `cmd:"" help:"Empty a region into the others, or take it into service again."`
-	Operations operationsCmd   `cmd:"" help:"List drains, evacuations and rebalances of the last day."`
-	Abort      abortCmd        `cmd:"" help:"Stop an operation."`
-	Disconnect disconnectCmd   `cmd:"" help:"Close the connections of a user or a session."`
-	Revoke     revokeCmd       `cmd:"" help:"Make tokens of a user bad, and close what came with them."`
-	Settings   settingsCmd     `cmd:"" help:"Hot settings of all edges."`
-	Infra      infraCmd        `cmd:"" help:"Run NATS and etcd in a process of their own, to try separate nodes on one machine."`
-	Gateway    gatewayCmd      `cmd:"" help:"Run an edge (what cmd/gateway runs)."`
-	Router     routerCmd       `cmd:"" help:"Run a router (what cmd/router runs)."`
-	Bench      benchCmd        `cmd:"" help:"Measure an edge on this machine: idle connections and fan-out, beside a bare write loop."`
-	BenchPub   benchPublishCmd `cmd:"" name:"bench-publish" help:"Measure durable publishes on this machine: throughput, latency, CPU, commits."`
-	BenchUni   benchUnicastCmd `cmd:"" name:"bench-unicast" help:"Measure events with one receiver each on this machine: CPU of router, bus and edge."`
-	Drill      drillCmd        `cmd:"" help:"Break a cluster on purpose and check what was promised."`
-	Version    versionCmd      `cmd:"" help:"Print the version."`
-
-	Loadgen loadgenCmd `cmd:"" hidden:"" help:"A load generator, driven by its parent."`
-	Relay   relayCmd   `cmd:"" hidden:"" help:"A small TCP balancer, driven by its parent."`
-	Floor   floorCmd   `cmd:"" hidden:"" help:"The least a server can do, driven by its parent."`
+	Dev        devCmd        `cmd:"" help:"Run a whole cluster in this process: NATS, etcd, SQLite, a router, edges."`
+	Publish    publishCmd    `cmd:"" help:"Publish events."`
+	Subscribe  subscribeCmd  `cmd:"" help:"Follow channels as a client does."`
+	History    historyCmd    `cmd:"" help:"Read what was published on a channel."`
+	Token      tokenCmd      `cmd:"" help:"Make a token for a client."`
+	Nodes      nodesCmd      `cmd:"" help:"List the nodes of the cluster."`
+	Settle     settleCmd     `cmd:"" help:"Show how regions settle after restarts and losses: incidents, and new connections per second."`
+	Drain      drainCmd      `cmd:"" help:"Let an edge hand its clients to the others and leave."`
+	Undrain    undrainCmd    `cmd:"" help:"Make an edge serve again that is being drained."`
+	Evacuate   evacuateCmd   `cmd:"" help:"Empty a region into the others, or take it into service again."`
+	Operations operationsCmd `cmd:"" help:"List drains, evacuations and rebalances of the last day."`
+	Abort      abortCmd      `cmd:"" help:"Stop an operation."`
+	Disconnect disconnectCmd `cmd:"" help:"Close the connections of a user or a session."`
+	Revoke     revokeCmd     `cmd:"" help:"Make tokens of a user bad, and close what came with them."`
+	Settings   settingsCmd   `cmd:"" help:"Hot settings of all edges."`
+	Infra      infraCmd      `cmd:"" help:"Run NATS and etcd in a process of their own, to try separate nodes on one machine."`
+	Gateway    gatewayCmd    `cmd:"" help:"Run an edge (what cmd/gateway runs)."`
+	Router     routerCmd     `cmd:"" help:"Run a router (what cmd/router runs)."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 // env is what commands get from main.
@@ -57,7 +49,7 @@ func main() { os.Exit(realMain(os.Args[1:])) }
 
 func realMain(args []string) int {
 	var c cli
-	parser, err := kong.New(&c, kong.Name("spillway"), kong.Description("A realtime fan-out cluster."), drillDefaults(args))
+	parser, err := kong.New(&c, kong.Name("spillway"), kong.Description("A realtime fan-out cluster."))
 	if err != nil {
 		panic(err) // the struct above is wrong
 	}

@@ -1,17 +1,17 @@
 #!/bin/sh
 # Runs all drills, one after the other, and writes their reports beside this file.
-# Usage: deploy/drills/run.sh [flags of spillway drill, for all]
+# Usage: deploy/drills/run.sh [flags for all drills]
 set -u
 here=$(dirname "$0")
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-go build -o "$bin/spillway" ./cmd/spillway || exit 1
+go build -o "$bin/drill" ./cmd/drill || exit 1
 failed=0
 drill() {
 	name=$1
 	shift
 	echo "== $name"
-	"$bin/spillway" drill "$@" --report "$here/$name.json" || failed=1
+	"$bin/drill" "$@" --report "$here/$name.json" || failed=1
 }
 drill restart restart "$@"
 drill restart-one-address restart --one-address "$@"

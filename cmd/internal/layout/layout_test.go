@@ -78,8 +78,9 @@ func TestImportsGoOneWay(t *testing.T) {
 
 func TestProductionBinariesAreLean(t *testing.T) {
 	for pattern, banned := range map[string][]string{
-		"./cmd/gateway": {"github.com/nats-io/nats-server", "go.etcd.io/etcd/server", "modernc.org/sqlite", "github.com/jackc/pgx"},
-		"./cmd/router":  {"github.com/nats-io/nats-server", "go.etcd.io/etcd/server"},
+		"./cmd/gateway":  {module + "cmd/drill", "github.com/nats-io/nats-server", "go.etcd.io/etcd/server", "modernc.org/sqlite", "github.com/jackc/pgx"},
+		"./cmd/router":   {module + "cmd/drill", "github.com/nats-io/nats-server", "go.etcd.io/etcd/server"},
+		"./cmd/spillway": {module + "cmd/drill"},
 	} {
 		for pkg, needs := range deps(t, pattern) {
 			for _, need := range needs {

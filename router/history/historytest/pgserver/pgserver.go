@@ -1,7 +1,7 @@
 // Package pgserver runs throw-away PostgreSQL clusters: a real server, its data in a
 // temporary folder, on a free port of 127.0.0.1, with fsync on unless told otherwise.
 //
-// Package pgtest gives them to tests, cmd/internal/cluster to drills. A Server is one
+// Package pgtest gives them to tests, cmd/drill/internal/cluster to drills. A Server is one
 // postmaster process of ours; it can be killed and started again on the same port and
 // data. Each is stopped by its process id, and ends with the process that started it.
 //
