@@ -125,6 +125,7 @@ func TestCutsEnd(t *testing.T) {
 	eventually(t, "the node notices", func() bool { return !w.sub.IsConnected() })
 	w.proxy.Mend()
 	eventually(t, "the node is back", w.sub.IsConnected)
+	w.flush(t) // its subscription must have reached the server again before anything is published
 	w.publish(t, "x.a", 5)
 	w.take(t, 5)
 
