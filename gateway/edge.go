@@ -72,7 +72,7 @@ type Deps struct {
 
 	Tickets     ticket.Keys // nil: no tickets
 	Revocations Revocations // nil: none
-	Talk        Talk        // with other edges; nil: alone
+	Messenger   Messenger   // with other edges; nil: alone
 	Lag         Lag         // of the routers' backfill; nil: nobody tells
 	Peers       Peers       // what other edges are asked; nil: nobody, so that no room is granted
 	Operations  Operations  // nil: only signals make the edge leave
@@ -88,7 +88,7 @@ type Edge struct {
 	verifier    Verifier
 	tickets     *ticket.Box // nil: none
 	revocations Revocations // nil: none
-	talk        Talk        // nil: alone
+	messenger   Messenger   // nil: alone
 	peers       Peers       // nil: nobody
 	operations  Operations  // nil: none
 	governor    *governor
@@ -187,7 +187,7 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 		born:    time.Now().Add(-time.Second), // second 0 means "none"
 
-		revocations: deps.Revocations, talk: deps.Talk, peers: deps.Peers, operations: deps.Operations,
+		revocations: deps.Revocations, messenger: deps.Messenger, peers: deps.Peers, operations: deps.Operations,
 		governor: newGovernor(),
 	}
 	if deps.Tickets != nil {
@@ -272,7 +272,7 @@ func (e *Edge) Run(ctx, abort context.Context) error {
 	}
 	g.Go(func() error { return e.door.run(failing) })
 	g.Go(func() error { e.announce(ctx); return nil })
-	if e.talk != nil {
+	if e.messenger != nil {
 		g.Go(func() error { e.sayTakeovers(failing); return nil })
 		g.Go(func() error { e.hearTakeovers(failing); return nil })
 	}

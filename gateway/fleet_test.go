@@ -72,7 +72,7 @@ func newFleetOf(t *testing.T, change func(id string, c *Config), names ...string
 				change(id, c)
 			}
 			s := &seat{f, id, uint64(i) + 100}
-			d.Members, d.Peers, d.Operations, d.Talk, d.Tickets = s, s, s, s, new(oneKey)
+			d.Members, d.Peers, d.Operations, d.Messenger, d.Tickets = s, s, s, s, new(oneKey)
 		})
 		f.set(func() {
 			f.edges[id] = w
@@ -242,13 +242,13 @@ func (s *seat) Silent(key presence.Key) bool {
 	return s.silent[key.ID]
 }
 
-func (s *seat) Hearing() bool {
+func (s *seat) BusWorks() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.busAway
 }
 
-func (s *seat) Ask(ctx context.Context, edge string, question []byte) ([]byte, error) {
+func (s *seat) Request(ctx context.Context, edge string, question []byte) ([]byte, error) {
 	s.mu.Lock()
 	away, answer := s.busAway, s.serving[edge]
 	s.mu.Unlock()
@@ -267,7 +267,7 @@ func (s *seat) Serve(ctx context.Context, edge string, answer func([]byte) []byt
 	return nil
 }
 
-func (s *seat) Say(topic string, message []byte) error {
+func (s *seat) Broadcast(topic string, message []byte) error {
 	s.mu.Lock()
 	away, hearers := s.busAway, slices.Clone(s.hearers[topic])
 	if topic == progressTopic && !away {
@@ -287,7 +287,7 @@ func (s *seat) Say(topic string, message []byte) error {
 	return nil
 }
 
-func (s *seat) Hear(ctx context.Context, topic string, heard func([]byte)) error {
+func (s *seat) Listen(ctx context.Context, topic string, heard func([]byte)) error {
 	s.set(func() { s.hearers[topic] = append(s.hearers[topic], heard) })
 	<-ctx.Done()
 	return nil

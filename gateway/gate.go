@@ -149,7 +149,7 @@ func (g *gate) look() {
 	others, returns := false, 0.0
 	figures := e.members.Figures()
 	backlogs := make(map[string]time.Duration)
-	hears, _ := e.members.(hearing)
+	quiet, _ := e.members.(silences)
 	for _, m := range e.members.Snapshot().Members() {
 		if m.Role != gatewayv1.Role_ROLE_EDGE || m.Region != e.cfg.Region {
 			continue
@@ -163,7 +163,7 @@ func (g *gate) look() {
 			if !draining && m.State == gatewayv1.State_STATE_SERVING {
 				others = others || f.Headroom > 0
 				returns += f.ResumePerSecond
-				if f.Headroom > 0 && (hears == nil || !hears.Silent(keyOf(m))) {
+				if f.Headroom > 0 && (quiet == nil || !quiet.Silent(keyOf(m))) {
 					backlogs[m.Id] = admission.BacklogOf(int(f.Passes), f.ResumePerSecond+f.FreshPerSecond)
 				}
 			}

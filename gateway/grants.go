@@ -12,13 +12,13 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// Peers is how edges ask each other (presence/nats.Talk). Ask waits for the answer
-// until ctx ends; its error is presence.ErrBusAway if nothing could be sent. Serve
+// Peers is request-reply between edges (presence/nats.Messenger). Request waits for the
+// answer until ctx ends; its error is presence.ErrBusAway if nothing could be sent. Serve
 // calls answer for each question, one after the other, until ctx ends.
 type Peers interface {
-	Ask(ctx context.Context, edge string, question []byte) ([]byte, error)
+	Request(ctx context.Context, edge string, question []byte) ([]byte, error)
 	Serve(ctx context.Context, edge string, answer func(question []byte) []byte) error
-	Say(topic string, message []byte) error
+	Broadcast(topic string, message []byte) error
 }
 
 const (
@@ -110,7 +110,7 @@ func (e *Edge) ask(h *handover, to string, q *gatewayv1.PeerRequest) {
 		defer func() { <-e.governor.asking }()
 		ctx, cancel := context.WithTimeout(e.working, answerWait)
 		defer cancel()
-		answer, err := e.peers.Ask(ctx, to, question)
+		answer, err := e.peers.Request(ctx, to, question)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 			return // the plan puts it again

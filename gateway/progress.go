@@ -48,7 +48,7 @@ func (e *Edge) sayProgress(h *handover, p *drain.Plan, now time.Time, ended bool
 		return
 	}
 	if message, err := proto.Marshal(f); err == nil {
-		_ = e.peers.Say(progressTopic, message) // the bus may be away; the next one comes in a second
+		_ = e.peers.Broadcast(progressTopic, message) // the bus may be away; the next one comes in a second
 	}
 }
 

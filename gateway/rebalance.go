@@ -110,8 +110,8 @@ func (e *Edge) shareSurplus(b bounds) {
 // regionMean is the mean of conns over the region's serving edges. false: it cannot
 // be told, clients are on their way, or there is nobody to share with.
 func (e *Edge) regionMean(own int) (mean int, ok bool) {
-	hears, _ := e.members.(hearing)
-	if hears != nil && !hears.Hearing() {
+	quiet, _ := e.members.(silences)
+	if quiet != nil && !quiet.BusWorks() {
 		return 0, false // every edge would compare itself of now with others of then
 	}
 	figures := e.members.Figures()
@@ -124,7 +124,7 @@ func (e *Edge) regionMean(own int) (mean int, ok bool) {
 			continue
 		}
 		f := figures[keyOf(m)]
-		if hears != nil && hears.Silent(keyOf(m)) {
+		if quiet != nil && quiet.Silent(keyOf(m)) {
 			return 0, false
 		}
 		if m.State != gatewayv1.State_STATE_SERVING || f == nil || f.Incarnation != m.Incarnation || f.State != gatewayv1.State_STATE_SERVING {

@@ -327,7 +327,7 @@ func TestWithoutAKeyClientsComeByToken(t *testing.T) {
 }
 
 func TestTicketsAndTokensAppearInNoLogMetricOrURL(t *testing.T) {
-	w := newResuming(t, func(c *Config, d *Deps) { d.Talk = new(party) })
+	w := newResuming(t, func(c *Config, d *Deps) { d.Messenger = new(party) })
 	token := tokenOf(t, jwt.MapClaims{"exp": time.Now().Add(5 * time.Hour).Unix(), "jti": "token-id-1"})
 	c, hello := w.welcomed(byToken(token) + `,"attempt":1`)
 	w.onSessions(func(c *conn) { c.session.renewAt = 1 })
@@ -364,7 +364,7 @@ func TestTicketsAndTokensAppearInNoLogMetricOrURL(t *testing.T) {
 	}
 }
 
-// party is a Talk that carries words to all who hear.
+// party is a Messenger that carries words to all who hear.
 type party struct {
 	mu   sync.Mutex // guards below
 	ears map[int]func([]byte)
@@ -373,7 +373,7 @@ type party struct {
 	said int
 }
 
-func (p *party) Say(_ string, message []byte) error {
+func (p *party) Broadcast(_ string, message []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.said++
@@ -385,7 +385,7 @@ func (p *party) Say(_ string, message []byte) error {
 	return nil
 }
 
-func (p *party) Hear(ctx context.Context, _ string, heard func([]byte)) error {
+func (p *party) Listen(ctx context.Context, _ string, heard func([]byte)) error {
 	p.mu.Lock()
 	if p.ears == nil {
 		p.ears = make(map[int]func([]byte))
@@ -401,7 +401,7 @@ func (p *party) Hear(ctx context.Context, _ string, heard func([]byte)) error {
 	return nil
 }
 
-var _ Talk = (*party)(nil)
+var _ Messenger = (*party)(nil)
 
 // What the door opened counts like a ticket in the frame, once; the frame's goes first.
 func TestATicketOfTheUpgradeCountsLikeOneInTheFrame(t *testing.T) {

@@ -15,16 +15,16 @@ import (
 )
 
 // neighbours are two edges of a region that hear each other.
-func neighbours(t *testing.T, talk *party, change func(*Config, *Deps)) (a, b *resuming) {
+func neighbours(t *testing.T, messenger *party, change func(*Config, *Deps)) (a, b *resuming) {
 	t.Helper()
 	edge := func(id string) *resuming {
 		return newResuming(t, func(c *Config, d *Deps) {
 			change(c, d)
-			c.ID, d.Talk = id, talk
+			c.ID, d.Messenger = id, messenger
 		})
 	}
 	a, b = edge("edge-a"), edge("edge-b")
-	eventually(t, "both hear", func() bool { talk.mu.Lock(); defer talk.mu.Unlock(); return len(talk.ears) == 2 })
+	eventually(t, "both hear", func() bool { messenger.mu.Lock(); defer messenger.mu.Unlock(); return len(messenger.ears) == 2 })
 	return a, b
 }
 
@@ -103,8 +103,8 @@ func TestAPassIsGoodOnceInItsRegion(t *testing.T) {
 // it calls at and however often. Tickets with a target are good there only, and what
 // the bus loses stays good.
 func TestAMovedTicketTakesOnePlaceInItsRegion(t *testing.T) {
-	talk := new(party)
-	a, b := neighbours(t, talk, lanes(100, 100, 0))
+	messenger := new(party)
+	a, b := neighbours(t, messenger, lanes(100, 100, 0))
 	for _, w := range []*resuming{a, b} {
 		o := w.edge.offerRoom(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-x", Number: 1, Movable: 5, WindowMs: 1000, Region: "default"})
 		if o.Movable != 5 || !w.edge.confirmRoom(&gatewayv1.GrantConfirm{Operation: "op", Edge: "edge-x", Number: 1, Movable: 5, LastSlotMs: 20_000}).Held {
@@ -143,9 +143,9 @@ func TestAMovedTicketTakesOnePlaceInItsRegion(t *testing.T) {
 	want(a, ticketOf(3, "edge-a"), 3, 2) // told in another slot: a place of its own
 	want(b, ticketOf(3, "edge-a"), 1, 3)
 
-	talk.mu.Lock()
-	talk.deaf = true
-	talk.mu.Unlock()
+	messenger.mu.Lock()
+	messenger.deaf = true
+	messenger.mu.Unlock()
 	lost := ticketOf(4, "")
 	want(a, lost, 4, 2)
 	want(b, lost, 2, 3)
@@ -154,12 +154,12 @@ func TestAMovedTicketTakesOnePlaceInItsRegion(t *testing.T) {
 
 // Edges that took the same ticket before they heard of each other say so.
 func TestATicketUsedTwiceIsCounted(t *testing.T) {
-	talk := &party{deaf: true}
-	a, b := neighbours(t, talk, lanes(100, 100, 0))
+	messenger := &party{deaf: true}
+	a, b := neighbours(t, messenger, lanes(100, 100, 0))
 	pass := a.sealed(t, ticket.Ticket{Kind: ticket.Pass, Edge: "edge-a", Lane: uint8(admission.LaneFresh), Nonce: 7, SlotFrom: time.Now()}, nil)
 	a.hear(a.knock(pass))
 	b.hear(b.knock(pass))
-	eventually(t, "both have said it", func() bool { talk.mu.Lock(); defer talk.mu.Unlock(); return talk.said == 2 })
+	eventually(t, "both have said it", func() bool { messenger.mu.Lock(); defer messenger.mu.Unlock(); return messenger.said == 2 })
 	var m gatewayv1.Takeovers
 	m.Edge, m.Spent = "edge-b", []byte{0, 0, 0, 0, 0, 0, 0, 7}
 	a.heardBatch(&m)

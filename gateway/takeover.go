@@ -14,11 +14,11 @@ import (
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
-// Talk is how edges tell each other things (presence/nats.Talk). Say must not
-// block; Hear calls heard one after the other until ctx ends.
-type Talk interface {
-	Say(topic string, message []byte) error
-	Hear(ctx context.Context, topic string, heard func(message []byte)) error
+// Messenger is how edges tell all edges things (presence/nats.Messenger). Broadcast must
+// not block; Listen calls heard for one message after the other until ctx ends.
+type Messenger interface {
+	Broadcast(topic string, message []byte) error
+	Listen(ctx context.Context, topic string, heard func(message []byte)) error
 }
 
 const (
@@ -112,14 +112,14 @@ func (e *Edge) announceTakeover(from *loop, s *session) {
 			}
 		}
 	}
-	if e.talk != nil && !e.takeovers.add(s) {
+	if e.messenger != nil && !e.takeovers.add(s) {
 		e.metrics.takeoversLost.Inc()
 	}
 }
 
 // spend tells the other edges with the next batch that a ticket is good no more.
 func (e *Edge) spend(d admission.Decision) {
-	if d.Spent != 0 && e.talk != nil && !e.takeovers.spend(d.Spent) {
+	if d.Spent != 0 && e.messenger != nil && !e.takeovers.spend(d.Spent) {
 		e.metrics.spentLost.Inc()
 	}
 }
@@ -270,7 +270,7 @@ func (e *Edge) sayTakeovers(ctx context.Context) {
 func (e *Edge) sayBatch(m *gatewayv1.Takeovers) bool {
 	message, err := proto.Marshal(m)
 	if err == nil {
-		err = e.talk.Say(takeoverTopic, message)
+		err = e.messenger.Broadcast(takeoverTopic, message)
 	}
 	if err != nil {
 		e.metrics.takeoversLost.Add(float64(len(m.Sessions) / takeoverBytes))
@@ -282,7 +282,7 @@ func (e *Edge) sayBatch(m *gatewayv1.Takeovers) bool {
 // hearTakeovers passes on what other edges say, until ctx ends.
 func (e *Edge) hearTakeovers(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := e.talk.Hear(ctx, takeoverTopic, e.heardTakeovers); err != nil {
+		if err := e.messenger.Listen(ctx, takeoverTopic, e.heardTakeovers); err != nil {
 			e.log.Warn("cannot hear who is taken over", "err", err)
 		}
 		select {

@@ -30,7 +30,7 @@ type spoken struct {
 func newModel(t *testing.T, seed uint64, edges, sessions int) *model {
 	m := &model{t: t, attempts: make([]uint64, sessions), rng: rand.New(rand.NewPCG(seed, 1))}
 	for i := range edges {
-		e := &Edge{metrics: newMetrics(nil), talk: new(party), born: time.Now().Add(-time.Hour), series: newSeries(time.Now())}
+		e := &Edge{metrics: newMetrics(nil), messenger: new(party), born: time.Now().Add(-time.Hour), series: newSeries(time.Now())}
 		e.cfg = Default()
 		e.cfg.ID = fmt.Sprint("edge-", i)
 		e.hot.Store(newHot(e.cfg.Settings, e.cfg.MaxFragments))

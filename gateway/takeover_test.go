@@ -128,12 +128,12 @@ func TestALeftConnTakesNoRoom(t *testing.T) {
 }
 
 func TestASessionIsTakenOverAcrossEdges(t *testing.T) {
-	talk := new(party)
+	messenger := new(party)
 	edge := func(id string) *resuming {
-		return newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = id, talk })
+		return newResuming(t, func(c *Config, d *Deps) { c.ID, d.Messenger = id, messenger })
 	}
 	a, b := edge("edge-a"), edge("edge-b")
-	eventually(t, "both hear", func() bool { talk.mu.Lock(); defer talk.mu.Unlock(); return len(talk.ears) == 2 })
+	eventually(t, "both hear", func() bool { messenger.mu.Lock(); defer messenger.mu.Unlock(); return len(messenger.ears) == 2 })
 	old, hello := a.welcomed(byToken(tokenOf(t, nil)) + `,"attempt":1` + subscribing("chat:1"))
 	young, there := b.welcomed(byTicket(hello, 2))
 	if there["session"] != hello["session"] || there["node"] != "edge-b" {
@@ -152,12 +152,12 @@ func TestASessionIsTakenOverAcrossEdges(t *testing.T) {
 }
 
 func TestALostTakeoverHarmsNobody(t *testing.T) {
-	talk := &party{deaf: true}
-	a := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = "edge-a", talk })
-	b := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = "edge-b", talk })
+	messenger := &party{deaf: true}
+	a := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Messenger = "edge-a", messenger })
+	b := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Messenger = "edge-b", messenger })
 	old, hello := a.welcomed(byToken(tokenOf(t, nil)) + `,"attempt":1` + subscribing("chat:1"))
 	b.welcomed(byTicket(hello, 2))
-	eventually(t, "it was said", func() bool { talk.mu.Lock(); defer talk.mu.Unlock(); return talk.said > 0 })
+	eventually(t, "it was said", func() bool { messenger.mu.Lock(); defer messenger.mu.Unlock(); return messenger.said > 0 })
 	a.publish("chat:1", "1")
 	old.expectEvents("chat:1", 1, 1)
 	a.wantCounts(1, 0) // it counts until its client closes it
@@ -232,9 +232,9 @@ func TestWhoYieldsToWhom(t *testing.T) {
 // Two edges whose conns have equal attempts hear each other at the same time: never
 // do both yield.
 func TestEdgesThatTieNeverBothYield(t *testing.T) {
-	talk := &party{deaf: true}
-	a := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = "edge-a", talk })
-	b := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Talk = "edge-b", talk })
+	messenger := &party{deaf: true}
+	a := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Messenger = "edge-a", messenger })
+	b := newResuming(t, func(c *Config, d *Deps) { c.ID, d.Messenger = "edge-b", messenger })
 	_, hello := a.welcomed(byToken(tokenOf(t, nil)) + `,"attempt":1`)
 	a.welcomed(byTicket(hello, 2))
 	b.welcomed(byTicket(hello, 2))

@@ -10,11 +10,12 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// hearing is what a membership that hears load figures says besides
-// (presence.Cluster). Silent: no figure for 3 s on a bus that works. Hearing: it works.
-type hearing interface {
+// silences is what a membership that takes load figures from the bus says besides
+// (presence.Cluster). A member is silent if it sent no figure for three seconds on a
+// bus that works; the bus works if figures arrive at all.
+type silences interface {
 	Silent(presence.Key) bool
-	Hearing() bool
+	BusWorks() bool
 }
 
 // others are the edges that clients could go to, as membership and figures show them.
@@ -22,7 +23,7 @@ type hearing interface {
 // there.
 func (e *Edge) others(below int) []drain.Receiver {
 	snapshot, figures := e.members.Snapshot(), e.members.Figures()
-	hears, _ := e.members.(hearing)
+	quiet, _ := e.members.(silences)
 	own := e.ownAddress(snapshot)
 	var all []drain.Receiver
 	for _, m := range snapshot.Members() {
@@ -32,7 +33,7 @@ func (e *Edge) others(below int) []drain.Receiver {
 		key := keyOf(m)
 		r := drain.Receiver{
 			ID: m.Id, Region: m.Region, Headroom: int(m.Capacity), Addressed: mayHint(own, m.Address),
-			Draining: m.State != gatewayv1.State_STATE_SERVING, Silent: hears != nil && hears.Silent(key),
+			Draining: m.State != gatewayv1.State_STATE_SERVING, Silent: quiet != nil && quiet.Silent(key),
 		}
 		if f := figures[key]; f != nil && f.Incarnation == m.Incarnation {
 			r.Draining = r.Draining || f.State == gatewayv1.State_STATE_DRAINING

@@ -11,17 +11,17 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// mute is a Talk that nobody answers.
+// mute is a Messenger that nobody answers.
 type mute struct{ away atomic.Bool }
 
-func (m *mute) Say(string, []byte) error {
+func (m *mute) Broadcast(string, []byte) error {
 	if m.away.Load() {
 		return presence.ErrBusAway
 	}
 	return nil
 }
 
-func (m *mute) Hear(ctx context.Context, _ string, _ func([]byte)) error {
+func (m *mute) Listen(ctx context.Context, _ string, _ func([]byte)) error {
 	<-ctx.Done()
 	return nil
 }
@@ -31,11 +31,11 @@ func (m *mute) Hear(ctx context.Context, _ string, _ func([]byte)) error {
 // to wait for. When the others tell that they have as much to do, it gives slots again;
 // and so it does while it cannot tell the others anything, and may not hear them.
 func TestAnEdgeThatMostCameToSendsNewcomersToOthers(t *testing.T) {
-	talk := new(mute)
+	messenger := new(mute)
 	there := new(region)
 	w := newResuming(t, withRegion(there, func(c *Config, d *Deps) {
 		lanes(2, 1, 0)(c, d)
-		d.Talk = talk
+		d.Messenger = messenger
 		there.members = append(there.members, &presence.Member{
 			Id: c.ID, Role: gatewayv1.Role_ROLE_EDGE, Region: "default", State: gatewayv1.State_STATE_SERVING, Address: "wss://edge-1.example/v1/ws",
 		})
@@ -75,6 +75,6 @@ func TestAnEdgeThatMostCameToSendsNewcomersToOthers(t *testing.T) {
 	}
 	eventually(t, "others that have more to do are not sent anybody", func() bool { say(20_000); return !sent(refusal()) })
 	eventually(t, "others that have less are", func() bool { say(0); return sent(refusal()) })
-	talk.away.Store(true)
+	messenger.away.Store(true)
 	eventually(t, "an edge whose bus is away sends nobody on", func() bool { say(0); return !sent(refusal()) })
 }

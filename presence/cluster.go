@@ -24,7 +24,7 @@ type Cluster struct {
 	// immutable after New (Self.Address until Run)
 	cfg      Config
 	registry Registry
-	board    Board
+	figures  LoadFigures
 	log      *slog.Logger
 	metrics  *metrics
 	joined   chan struct{} // closed under mu
@@ -44,7 +44,7 @@ type Cluster struct {
 }
 
 // New makes a Cluster; Run makes it live. A bad Config is reported by Run.
-func New(cfg Config, registry Registry, board Board) *Cluster {
+func New(cfg Config, registry Registry, figures LoadFigures) *Cluster {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -58,7 +58,7 @@ func New(cfg Config, registry Registry, board Board) *Cluster {
 		cfg.Self = fillIn(cfg.Self, cfg.Now())
 	}
 	c := &Cluster{
-		cfg: cfg, registry: registry, board: board, log: cfg.Log,
+		cfg: cfg, registry: registry, figures: figures, log: cfg.Log,
 		metrics: newMetrics(cfg.Registry),
 		joined:  make(chan struct{}), update: make(chan struct{}, 1),
 		view: newView(cfg.FigureInterval), changed: make(chan struct{}),
@@ -99,7 +99,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		})
 	})
 	g.Go(func() error {
-		return c.board.Run(ctx, Listener{Own: c.figure, Heard: c.heard, Connected: c.connected, Dropped: c.dropped})
+		return c.figures.Run(ctx, Listener{Own: c.figure, Heard: c.heard, Connected: c.connected, Dropped: c.dropped})
 	})
 	g.Go(func() error { return c.tick(ctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
@@ -161,15 +161,15 @@ func (c *Cluster) Silent(key Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.view.entries[key]
-	return e != nil && c.view.hearing(c.cfg.Now()) && c.view.silent(e)
+	return e != nil && c.view.busWorks(c.cfg.Now()) && c.view.silent(e)
 }
 
-// Hearing says that load figures come at all. If not, those that are known may be of
+// BusWorks says that load figures come at all. If not, those that are known may be of
 // any age.
-func (c *Cluster) Hearing() bool {
+func (c *Cluster) BusWorks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view.hearing(c.cfg.Now())
+	return c.view.busWorks(c.cfg.Now())
 }
 
 // Figure is the newest one of a member; nil: none was heard. Not to be changed.
@@ -288,34 +288,34 @@ func (c *Cluster) tick(ctx context.Context) error {
 // happened.
 func (c *Cluster) input(feed func(*view, time.Time)) {
 	for _, n := range c.step(feed) {
-		c.metrics.note(n)
-		c.logNote(n)
+		c.metrics.count(n)
+		c.logTransition(n)
 		c.tellGone(n)
 	}
 }
 
-func (c *Cluster) tellGone(n note) {
+func (c *Cluster) tellGone(n transition) {
 	switch {
 	case c.cfg.Gone == nil:
-	case n.kind == noteGone:
+	case n.kind == transitionGone:
 		c.cfg.Gone(n.member, n.reason == DepartureLeft)
-	case n.kind == noteReplaced:
+	case n.kind == transitionReplaced:
 		c.cfg.Gone(n.before, false)
 	}
 }
 
-func (c *Cluster) step(feed func(*view, time.Time)) []note {
+func (c *Cluster) step(feed func(*view, time.Time)) []transition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.cfg.Now()
 	feed(c.view, now)
 	up := 0.0
-	if c.view.hearing(now) {
+	if c.view.busWorks(now) {
 		up = 1
 	}
 	c.metrics.busUp.Set(up)
-	notes := c.view.take()
-	for _, n := range notes {
+	transitions := c.view.take()
+	for _, n := range transitions {
 		if n.kind.alters() {
 			s := c.view.snapshot()
 			c.snapshot.Store(s)
@@ -324,7 +324,7 @@ func (c *Cluster) step(feed func(*view, time.Time)) []note {
 			break
 		}
 	}
-	return notes
+	return transitions
 }
 
 func (c *Cluster) wakeLocked() {
@@ -332,7 +332,7 @@ func (c *Cluster) wakeLocked() {
 	c.changed = make(chan struct{})
 }
 
-func (c *Cluster) logNote(n note) {
+func (c *Cluster) logTransition(n transition) {
 	attrs := []any{}
 	if m := n.member; m != nil {
 		attrs = append(attrs, "member", KeyOf(m).String(), "state", StateName(m.State), "incarnation", m.Incarnation)
@@ -342,9 +342,9 @@ func (c *Cluster) logNote(n note) {
 	}
 	level := slog.LevelInfo
 	switch n.kind {
-	case noteKept, noteWentBack:
+	case transitionKept, transitionWentBack:
 		level = slog.LevelWarn
-	case noteLease, noteBack:
+	case transitionLease, transitionBack:
 		level = slog.LevelDebug
 	}
 	c.log.Log(context.Background(), level, "membership: "+n.kind.String(), attrs...)

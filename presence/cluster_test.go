@@ -17,7 +17,7 @@ import (
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/etcd"
 	"github.com/spillway-io/spillway/presence/etcd/etcdserver"
-	busboard "github.com/spillway-io/spillway/presence/nats"
+	busnats "github.com/spillway-io/spillway/presence/nats"
 	"github.com/spillway-io/spillway/presence/nats/natsserver"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -94,7 +94,7 @@ func (in *infra) node(role gatewayv1.Role, id string) *node {
 		Self:     &presence.Member{Id: id, Role: role, Region: "eu", Address: "127.0.0.1:1", Capacity: 100},
 		Load:     func(f *presence.Figure) { f.Conns = 7 },
 		Registry: n.metrics,
-	}, etcd.NewRegistry(client, "/spillway/test", ttl, nil), busboard.NewBoard(conn, "test", "eu", nil))
+	}, etcd.NewRegistry(client, "/spillway/test", ttl, nil), busnats.NewLoadFigures(conn, "test", "eu", nil))
 	ctx, cancel := context.WithCancel(context.Background())
 	n.done = make(chan struct{})
 	// Ended by stop or kill, which wait for it.
@@ -191,7 +191,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	<-e1.Joined()
 	eventually(t, 5*time.Second, "figures of all three heard", func() bool { return len(r1.Figures()) == 3 })
 	key := presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: "e1"}
-	if f := r1.Figure(key); f.Conns != 7 || f.Capacity != 100 || f.Region != "eu" || r1.LastHeard(key).IsZero() || r1.Silent(key) || !r1.Hearing() {
+	if f := r1.Figure(key); f.Conns != 7 || f.Capacity != 100 || f.Region != "eu" || r1.LastHeard(key).IsZero() || r1.Silent(key) || !r1.BusWorks() {
 		t.Errorf("figure of e1: %v", f)
 	}
 

@@ -3,12 +3,12 @@
 // business of presence/roster, a later part.)
 //
 // Routers and edges call Cluster; it calls a Registry (presence/etcd) for the
-// records under leases and a Board (presence/nats) for the load figures of each
+// records under leases and LoadFigures (presence/nats) for the load figures of each
 // second. The rules of membership are a pure state machine (type view) without
 // I/O, clock or goroutine; Cluster owns those.
 //
 // Life: New does no I/O, Run blocks and owns four goroutines (watch, registration,
-// board, clock). When its context ends the node deregisters, on a deadline of two
+// figures, clock). When its context ends the node deregisters, on a deadline of two
 // seconds. No method of Cluster but Run waits for I/O; Snapshot takes no lock.
 //
 // Invariants (design, I9):

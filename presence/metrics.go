@@ -75,11 +75,11 @@ func (m *metrics) members(s *Snapshot) {
 	}
 }
 
-func (m *metrics) note(n note) {
+func (m *metrics) count(n transition) {
 	switch n.kind {
-	case noteGone:
+	case transitionGone:
 		m.departures[n.reason].Inc()
-	case noteKept:
+	case transitionKept:
 		m.kept.Inc()
 	}
 }

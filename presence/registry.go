@@ -62,7 +62,7 @@ type Registry interface {
 	Register(ctx context.Context, r Registration) error
 }
 
-// Listener is what a Board asks of, and tells, its node. The functions never
+// Listener is what LoadFigures ask of, and tell, their node. The functions never
 // block and may be called from any goroutine.
 type Listener struct {
 	Own       func() (*Figure, time.Duration) // the figure to say now, and the time to the next
@@ -71,10 +71,10 @@ type Listener struct {
 	Dropped   func(FigureDrop, int)           // so many figures were not passed on
 }
 
-// Board is where load figures are said and heard. Heard must be called for our
-// own figures too: they prove that the bus works.
-type Board interface {
-	// Run says and hears until ctx ends, through any absence of the bus.
+// LoadFigures publishes our own load figures and hears those of others. Heard must be
+// called for our own figures too: they prove that the bus works.
+type LoadFigures interface {
+	// Run publishes and hears until ctx ends, through any absence of the bus.
 	Run(ctx context.Context, l Listener) error
 }
 

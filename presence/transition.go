@@ -1,29 +1,29 @@
 package presence
 
-// noteKind says what an input did to the view.
-type noteKind int
+// transitionKind says what an input did to the view.
+type transitionKind int
 
 const (
-	noteNone     noteKind = iota
-	noteJoined            // a member that was not there
-	noteReplaced          // a new incarnation of a member that was
-	noteChanged           // a record says something else
-	noteGone              // see reason
-	noteLease             // a lease is gone; the member is still in the view
-	noteBack              // a lease is there again
-	noteKept              // held by the half rule
-	noteWentBack          // the registry's revision fell: restored from a backup
+	transitionNone     transitionKind = iota
+	transitionJoined                  // a member that was not there
+	transitionReplaced                // a new incarnation of a member that was
+	transitionChanged                 // a record says something else
+	transitionGone                    // see reason
+	transitionLease                   // a lease is gone; the member is still in the view
+	transitionBack                    // a lease is there again
+	transitionKept                    // held by the half rule
+	transitionWentBack                // the registry's revision fell: restored from a backup
 )
 
-var noteMarks = [...]string{
-	noteNone: "?", noteJoined: "joined", noteReplaced: "replaced", noteChanged: "changed", noteGone: "gone",
-	noteLease: "lease gone", noteBack: "lease back", noteKept: "kept", noteWentBack: "registry went back",
+var transitionMarks = [...]string{
+	transitionNone: "?", transitionJoined: "joined", transitionReplaced: "replaced", transitionChanged: "changed", transitionGone: "gone",
+	transitionLease: "lease gone", transitionBack: "lease back", transitionKept: "kept", transitionWentBack: "registry went back",
 }
 
-func (k noteKind) String() string { return noteMarks[k] }
+func (k transitionKind) String() string { return transitionMarks[k] }
 
-// alters says whether such a note means another snapshot.
-func (k noteKind) alters() bool { return k >= noteJoined && k <= noteGone }
+// alters says whether such a transition means another snapshot.
+func (k transitionKind) alters() bool { return k >= transitionJoined && k <= transitionGone }
 
 // Departure is why a member is gone.
 type Departure int
@@ -39,10 +39,10 @@ const (
 
 func (d Departure) String() string { return [...]string{"", "left", "silent", "lease"}[d] }
 
-// note is one output of the view.
-type note struct {
-	kind   noteKind
+// transition is one output of the view.
+type transition struct {
+	kind   transitionKind
 	member *Member // nil: the view as a whole
 	reason Departure
-	before *Member // noteReplaced: the one that was
+	before *Member // transitionReplaced: the one that was
 }

@@ -42,16 +42,16 @@ type view struct {
 	// immutable
 	interval time.Duration // between figures of one member, up to 100 members
 
-	entries  map[Key]*entry
-	raw      int64 // newest revision of the registry
-	lift     int64 // added to it: what restores took away; raw + lift never falls
-	routers  int64 // Revision of the snapshot
-	touched  bool  // a router changed in this input
-	busUp    bool
-	busSince time.Time // the bus was heard from then on without a break
-	ear      time.Time // the last figure of anybody
-	samples  []sample  // oldest first, at most memory long and one before
-	notes    []note    // of this input
+	entries     map[Key]*entry
+	raw         int64 // newest revision of the registry
+	lift        int64 // added to it: what restores took away; raw + lift never falls
+	routers     int64 // Revision of the snapshot
+	touched     bool  // a router changed in this input
+	busUp       bool
+	busSince    time.Time    // the bus was heard from then on without a break
+	lastFigure  time.Time    // the last figure of anybody
+	samples     []sample     // oldest first, at most memory long and one before
+	transitions []transition // of this input
 }
 
 type entry struct {
@@ -78,14 +78,14 @@ func newView(interval time.Duration) *view {
 }
 
 // take returns what the last input did.
-func (v *view) take() []note {
-	notes := v.notes
-	v.notes = nil
+func (v *view) take() []transition {
+	transitions := v.transitions
+	v.transitions = nil
 	if v.touched {
 		v.touched = false
 		v.routers = max((v.raw+v.lift)*revisionStep, v.routers+1)
 	}
-	return notes
+	return transitions
 }
 
 // list takes a full listing of the registry at a revision.
@@ -93,7 +93,7 @@ func (v *view) list(members []*Member, revision int64, now time.Time) {
 	if revision < v.raw {
 		v.lift += v.raw - revision + 1
 		v.raw = revision
-		v.say(noteWentBack, nil, DepartureNone)
+		v.emit(transitionWentBack, nil, DepartureNone)
 	}
 	v.raw = max(v.raw, revision)
 	listed := make(map[Key]bool, len(members))
@@ -124,16 +124,16 @@ func (v *view) put(m *Member, revision int64, now time.Time) {
 	case e == nil:
 		e = &entry{known: now, born: now}
 		v.entries[KeyOf(m)] = e
-		v.file(e, m, noteJoined)
+		v.file(e, m, transitionJoined)
 	case e.member.Incarnation != m.Incarnation:
 		before := e.member
 		*e = entry{known: e.known, born: now}
-		v.file(e, m, noteReplaced)
-		v.notes[len(v.notes)-1].before = before
+		v.file(e, m, transitionReplaced)
+		v.transitions[len(v.transitions)-1].before = before
 	case !proto.Equal(e.member, m):
-		v.file(e, m, noteChanged)
+		v.file(e, m, transitionChanged)
 	case !e.leaseUp:
-		v.say(noteBack, e.member, DepartureNone)
+		v.emit(transitionBack, e.member, DepartureNone)
 	}
 	e.leaseUp, e.held = true, false
 }
@@ -149,10 +149,10 @@ func (v *view) delete(key Key, revision int64, now time.Time) {
 
 // heard takes a load figure.
 func (v *view) heard(f *Figure, now time.Time) {
-	if !v.hearing(now) {
+	if !v.busWorks(now) {
 		v.busSince = now
 	}
-	v.ear = now
+	v.lastFigure = now
 	e := v.entries[Key{f.Role, f.Id}]
 	if e != nil && e.member.Incarnation == f.Incarnation {
 		e.heard, e.figure = now, f
@@ -165,7 +165,7 @@ func (v *view) bus(up bool, now time.Time) {
 		return
 	}
 	if v.busUp = up; up {
-		v.busSince, v.ear = now, now
+		v.busSince, v.lastFigure = now, now
 	}
 }
 
@@ -179,18 +179,18 @@ func (v *view) tick(now time.Time) {
 }
 
 // file puts a record that says something new in its place.
-func (v *view) file(e *entry, m *Member, kind noteKind) {
+func (v *view) file(e *entry, m *Member, kind transitionKind) {
 	e.member = m
 	v.touch(m)
-	v.say(kind, m, DepartureNone)
+	v.emit(kind, m, DepartureNone)
 }
 
 func (v *view) touch(m *Member) {
 	v.touched = v.touched || m.Role == gatewayv1.Role_ROLE_ROUTER
 }
 
-func (v *view) say(kind noteKind, m *Member, reason Departure) {
-	v.notes = append(v.notes, note{kind: kind, member: m, reason: reason})
+func (v *view) emit(kind transitionKind, m *Member, reason Departure) {
+	v.transitions = append(v.transitions, transition{kind: kind, member: m, reason: reason})
 }
 
 // left removes who deregistered, from the past too: many that leave in order
@@ -207,13 +207,13 @@ func (v *view) left(e *entry) {
 func (v *view) remove(e *entry, reason Departure) {
 	delete(v.entries, KeyOf(e.member))
 	v.touch(e.member)
-	v.say(noteGone, e.member, reason)
+	v.emit(transitionGone, e.member, reason)
 }
 
 func (v *view) leasesGone(gone []*entry, now time.Time) {
 	for _, e := range gone {
 		e.leaseUp, e.lostAt = false, now
-		v.say(noteLease, e.member, DepartureNone)
+		v.emit(transitionLease, e.member, DepartureNone)
 	}
 	if len(gone) == 0 || !v.suspicious() {
 		return
@@ -221,7 +221,7 @@ func (v *view) leasesGone(gone []*entry, now time.Time) {
 	for _, e := range v.sorted(leaseless) {
 		if !e.held {
 			e.held = true
-			v.say(noteKept, e.member, DepartureNone)
+			v.emit(transitionKept, e.member, DepartureNone)
 		}
 	}
 }
@@ -249,22 +249,22 @@ func (v *view) withLease(known time.Time) int {
 
 // expire removes whoever is gone by now.
 func (v *view) expire(now time.Time) {
-	hearing := v.hearing(now)
+	busWorks := v.busWorks(now)
 	for _, e := range v.sorted(leaseless) {
 		switch {
-		case hearing && v.silent(e):
+		case busWorks && v.silent(e):
 			v.remove(e, DepartureSilent)
-		case !hearing && !e.held && now.Sub(later(e.heard, e.lostAt)) >= v.silence(e.member.Role):
+		case !busWorks && !e.held && now.Sub(later(e.heard, e.lostAt)) >= v.silence(e.member.Role):
 			// The wait lets the half rule see losses that come one by one.
 			v.remove(e, DepartureLease)
 		}
 	}
 }
 
-// hearing says that the bus works as far as this node can tell: connected, and
+// busWorks says that the bus works as far as this node can tell: connected, and
 // somebody was heard of late.
-func (v *view) hearing(now time.Time) bool {
-	return v.busUp && now.Sub(v.ear) < figuresMissed*v.interval
+func (v *view) busWorks(now time.Time) bool {
+	return v.busUp && now.Sub(v.lastFigure) < figuresMissed*v.interval
 }
 
 // silent judges a member on a bus that works.
@@ -273,7 +273,7 @@ func (v *view) silent(e *entry) bool {
 	if e.held {
 		from = later(from, e.lostAt)
 	}
-	return v.ear.Sub(from) >= v.silence(e.member.Role)
+	return v.lastFigure.Sub(from) >= v.silence(e.member.Role)
 }
 
 // silence is how long a member must not be heard to count as silent.

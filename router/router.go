@@ -44,15 +44,15 @@ import (
 	"github.com/spillway-io/spillway/router/operations"
 )
 
-// Deps is what a Router calls. All but Control and Talk are needed; they outlive it.
+// Deps is what a Router calls. All but Control and Messenger are needed; they outlive it.
 type Deps struct {
 	Store   history.Store
 	Bus     Bus
 	Members Membership
 	Peers   Peers
 
-	Control *control.Control   // operations, revocations, settings; nil: none of them
-	Talk    operations.Hearing // what edges say of operations; nil: only their records
+	Control   *control.Control     // operations, revocations, settings; nil: none of them
+	Messenger operations.Messenger // what edges say of operations; nil: only their records
 }
 
 // Router is one node of the router tier.
@@ -111,7 +111,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	}
 	r.work, r.cut = context.WithCancel(context.Background())
 	r.metrics = newMetrics(cfg.Registry, r.sizes())
-	r.operations = operations.New(cfg.operations(), operations.Deps{Members: deps.Members, Control: deps.Control, Talk: deps.Talk, Stop: r.stop})
+	r.operations = operations.New(cfg.operations(), operations.Deps{Members: deps.Members, Control: deps.Control, Messenger: deps.Messenger, Stop: r.stop})
 	r.namespaces = newNamespaces(&r.cfg)
 	r.table = newTable(cfg.CacheBytes, r.metrics)
 	r.own = newOwnership(&r.cfg, deps.Members)

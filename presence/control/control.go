@@ -41,7 +41,7 @@ type Config struct {
 	MaxRevocations int           // of single tokens; past it they are folded. Default 100,000
 
 	CheckSettings func(yaml string) error // what PutSettings asks; nil: everything passes
-	Talk          Talk                    // nil: revocations come by the shelf alone
+	Messenger     Messenger               // nil: revocations come by the key-value store alone
 
 	Now      func() time.Time      // default time.Now
 	Log      *slog.Logger          // nil: silent
@@ -52,7 +52,7 @@ type Config struct {
 type Control struct {
 	// immutable after New; revoked by OnRevocation before Run
 	cfg     Config
-	shelf   Shelf
+	kv      KeyValue
 	log     *slog.Logger
 	metrics *metrics
 	ready   chan struct{} // closed under mu
@@ -73,10 +73,10 @@ type Control struct {
 }
 
 // New makes a Control; Run makes it live.
-func New(cfg Config, shelf Shelf) *Control {
+func New(cfg Config, kv KeyValue) *Control {
 	defaults(&cfg)
 	c := &Control{
-		cfg: cfg, shelf: shelf, log: cfg.Log, metrics: newMetrics(cfg.Registry),
+		cfg: cfg, kv: kv, log: cfg.Log, metrics: newMetrics(cfg.Registry),
 		ready: make(chan struct{}), poke: make(chan struct{}, 1), revoked: func(*gatewayv1.Revocation) {},
 		bad: newRevocations(), changed: make(chan struct{}),
 	}
@@ -112,14 +112,14 @@ func defaults(cfg *Config) {
 // must not block.
 func (c *Control) OnRevocation(revoked func(*gatewayv1.Revocation)) { c.revoked = revoked }
 
-// Run follows the shelf and the bus, makes keys, and tidies, until ctx ends.
+// Run follows the key-value store and the bus, makes keys, and tidies, until ctx ends.
 func (c *Control) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	// Each ends with ctx, or ends it by failing; Run waits for them all.
-	g.Go(func() error { return c.shelf.Follow(ctx, c.take) })
+	g.Go(func() error { return c.kv.Follow(ctx, c.take) })
 	g.Go(func() error { return c.keep(ctx) })
-	if c.cfg.Talk != nil {
-		g.Go(func() error { return c.cfg.Talk.Hear(ctx, TopicRevocations, c.hear) })
+	if c.cfg.Messenger != nil {
+		g.Go(func() error { return c.cfg.Messenger.Listen(ctx, TopicRevocations, c.hear) })
 	}
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("control: %w", err)
@@ -127,8 +127,8 @@ func (c *Control) Run(ctx context.Context) error {
 	return nil
 }
 
-// Ready is closed once the shelf was read: from then on what others have written is
-// known.
+// Ready is closed once the key-value store was read: from then on what others have
+// written is known.
 func (c *Control) Ready() <-chan struct{} { return c.ready }
 
 // Changed is closed at the next change of keys, operations or settings. Take it
@@ -196,7 +196,7 @@ func (c *Control) PutOperation(ctx context.Context, op *gatewayv1.Operation) err
 		return err
 	}
 	return c.retry(ctx, func(ctx context.Context) (bool, error) {
-		records, revision, err := c.shelf.List(ctx, FolderOperations+"/")
+		records, revision, err := c.kv.List(ctx, FolderOperations+"/")
 		if err != nil {
 			return false, err
 		}
@@ -249,8 +249,8 @@ func (c *Control) UpdateOperation(ctx context.Context, id string, change func(*g
 }
 
 // PutRevocation puts a revocation or a disconnect in force. What is not set of id,
-// times and close code it gets. It is told on the bus first: if the shelf is away,
-// who hears it obeys, but the error says that it was not kept.
+// times and close code it gets. It is told on the bus first: if the key-value store is
+// away, who hears it obeys, but the error says that it was not kept.
 func (c *Control) PutRevocation(ctx context.Context, r *gatewayv1.Revocation) error {
 	r = proto.CloneOf(r)
 	fill(r, c.cfg.Now(), c.cfg.TokenLife)
@@ -263,7 +263,7 @@ func (c *Control) PutRevocation(ctx context.Context, r *gatewayv1.Revocation) er
 		c.metrics.folded.Inc()
 	}
 	c.mu.Unlock()
-	c.say(r)
+	c.broadcast(r)
 	name := FolderRevocations + "/" + r.Id
 	err := c.retry(ctx, func(ctx context.Context) (bool, error) {
 		found, _, err := c.look(ctx, name)
@@ -293,17 +293,17 @@ func (e *RevocationError) Error() string { return e.Err.Error() }
 // Unwrap is the cause.
 func (e *RevocationError) Unwrap() error { return e.Err }
 
-// say tells a revocation to those who can be reached now.
-func (c *Control) say(r *gatewayv1.Revocation) {
-	if c.cfg.Talk == nil {
+// broadcast tells a revocation to those who can be reached now.
+func (c *Control) broadcast(r *gatewayv1.Revocation) {
+	if c.cfg.Messenger == nil {
 		return
 	}
 	data, err := proto.Marshal(r)
 	if err == nil {
-		err = c.cfg.Talk.Say(TopicRevocations, data)
+		err = c.cfg.Messenger.Broadcast(TopicRevocations, data)
 	}
 	if err != nil {
-		c.log.Debug("could not say a revocation on the bus", "err", err)
+		c.log.Debug("could not broadcast a revocation", "err", err)
 	}
 }
 
@@ -315,12 +315,12 @@ func (c *Control) hear(data []byte) {
 		return
 	}
 	c.metrics.heard.Inc()
-	c.step(func(m *mirror, now time.Time) { m.word(r, now) })
+	c.step(func(m *mirror, now time.Time) { m.revocation(r, now) })
 }
 
 // look reads one record; without one its Revision is 0.
 func (c *Control) look(ctx context.Context, name string) (Record, int64, error) {
-	records, revision, err := c.shelf.List(ctx, name)
+	records, revision, err := c.kv.List(ctx, name)
 	if err != nil {
 		return Record{}, 0, err
 	}
@@ -334,7 +334,7 @@ func (c *Control) look(ctx context.Context, name string) (Record, int64, error) 
 
 // put writes, and knows at once what it has written.
 func (c *Control) put(ctx context.Context, name string, value []byte, cond If) (bool, error) {
-	revision, done, err := c.shelf.Put(ctx, name, value, cond)
+	revision, done, err := c.kv.Put(ctx, name, value, cond)
 	if err != nil {
 		c.metrics.failures.Inc()
 		return false, err
@@ -357,7 +357,7 @@ func (c *Control) retry(ctx context.Context, try func(context.Context) (bool, er
 	return errBusy
 }
 
-// take is what the shelf calls.
+// take is what the key-value store calls.
 func (c *Control) take(change Change) {
 	c.step(func(m *mirror, now time.Time) { m.take(change, now) })
 }
@@ -434,7 +434,7 @@ func (c *Control) count(out output) {
 	}
 	if out.wentBack {
 		c.metrics.wentBack.Inc()
-		c.log.Warn("the shelf went back to an older state; what is known is written back")
+		c.log.Warn("the key-value store went back to an older state; what is known is written back")
 	}
 }
 

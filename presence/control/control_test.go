@@ -25,9 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // member is one process.
 type member struct {
 	*control.Control
-	shelf *controltest.Shelf
-	skew  time.Duration
-	stop  func()
+	kv   *controltest.KeyValue
+	skew time.Duration
+	stop func()
 
 	mu   sync.Mutex // guards below
 	told []*gatewayv1.Revocation
@@ -48,12 +48,12 @@ func (m *member) heard() []string {
 // join starts a member on a store; it ends with the test at the latest.
 func join(t *testing.T, store *controltest.Store, change func(*control.Config, *member)) *member {
 	t.Helper()
-	m := &member{shelf: store.Join()}
+	m := &member{kv: store.Join()}
 	cfg := control.Config{Now: m.now}
 	if change != nil {
 		change(&cfg, m)
 	}
-	m.Control = control.New(cfg, m.shelf)
+	m.Control = control.New(cfg, m.kv)
 	m.OnRevocation(func(r *gatewayv1.Revocation) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -155,10 +155,10 @@ func ringRun(t *testing.T, r *rand.Rand) {
 			all[i].stop()
 			all[i] = start()
 			time.Sleep(time.Second)
-		case 1: // the shelf is away for a while, less than a new key waits
-			all[i].shelf.Away(true)
+		case 1: // the key-value store is away for a while, less than a new key waits
+			all[i].kv.Away(true)
 			time.Sleep(cut)
-			all[i].shelf.Away(false)
+			all[i].kv.Away(false)
 			time.Sleep(time.Second)
 		}
 		now := time.Now()
@@ -186,7 +186,7 @@ func ringRun(t *testing.T, r *rand.Rand) {
 	t.Logf("%d openings under %d keys", opened, len(keys))
 }
 
-func TestAShelfThatIsAwayLeavesEverythingAsItIs(t *testing.T) {
+func TestAKeyValueStoreThatIsAwayLeavesEverythingAsItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := controltest.NewStore()
 		writer, cut := join(t, store, nil), join(t, store, nil)
@@ -196,7 +196,7 @@ func TestAShelfThatIsAwayLeavesEverythingAsItIs(t *testing.T) {
 		time.Sleep(time.Second)
 		id, key, _ := cut.Mint(time.Now())
 
-		cut.shelf.Away(true)
+		cut.kv.Away(true)
 		put(t, writer, &gatewayv1.Revocation{User: "bob", IssuedBeforeMs: uint64(time.Now().UnixMilli())})
 		put(t, writer, &gatewayv1.Revocation{User: "ann", DisconnectUser: true})
 		begin(t, writer, drain("e1"))
@@ -205,13 +205,13 @@ func TestAShelfThatIsAwayLeavesEverythingAsItIs(t *testing.T) {
 			t.Error("what was known is gone")
 		}
 		if err := cut.PutRevocation(t.Context(), &gatewayv1.Revocation{User: "x", TokenId: "y"}); !errors.Is(err, controltest.ErrAway) {
-			t.Errorf("a write without the shelf: %v", err)
+			t.Errorf("a write without the key-value store: %v", err)
 		}
 		if got := cut.heard(); !slices.Equal(got, []string{"ann/t1"}) {
 			t.Errorf("told %v", got)
 		}
 
-		cut.shelf.Away(false) // and what it missed is told, once
+		cut.kv.Away(false) // and what it missed is told, once
 		time.Sleep(time.Second)
 		got := cut.heard()
 		slices.Sort(got)
@@ -251,7 +251,7 @@ func end(m *member, id string, state gatewayv1.OperationState) error {
 }
 
 // A backup is restored, or everything wiped: what members know wins, and goes back.
-func TestARestoredShelfGetsBackWhatItForgot(t *testing.T) {
+func TestARestoredKeyValueStoreGetsBackWhatItForgot(t *testing.T) {
 	for name, wipe := range map[string]bool{"older": false, "empty": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -281,8 +281,8 @@ func TestARestoredShelfGetsBackWhatItForgot(t *testing.T) {
 				store.Restore(image)
 				synctest.Wait()
 				for _, m := range all { // cut again before anything was written back
-					m.shelf.Away(true)
-					m.shelf.Away(false)
+					m.kv.Away(true)
+					m.kv.Away(false)
 				}
 				all = append(all, join(t, store, nil)) // one that knows nothing may come first
 				time.Sleep(30 * time.Second)
@@ -384,13 +384,13 @@ func TestTooManyRevocationsAreFolded(t *testing.T) {
 	})
 }
 
-// bus is a Talk for all members.
+// bus is a Messenger for all members.
 type bus struct {
 	mu   sync.Mutex // guards below
 	ears map[int]func([]byte)
 }
 
-func (b *bus) Say(_ string, message []byte) error {
+func (b *bus) Broadcast(_ string, message []byte) error {
 	b.mu.Lock()
 	ears := make([]func([]byte), 0, len(b.ears))
 	for _, e := range b.ears {
@@ -403,7 +403,7 @@ func (b *bus) Say(_ string, message []byte) error {
 	return nil
 }
 
-func (b *bus) Hear(ctx context.Context, _ string, heard func([]byte)) error {
+func (b *bus) Listen(ctx context.Context, _ string, heard func([]byte)) error {
 	b.mu.Lock()
 	if b.ears == nil {
 		b.ears = map[int]func([]byte){}
@@ -415,21 +415,21 @@ func (b *bus) Hear(ctx context.Context, _ string, heard func([]byte)) error {
 	return nil
 }
 
-func TestTheBusIsQuickerAndTheShelfIsSure(t *testing.T) {
+func TestTheBusIsQuickerAndTheKeyValueStoreIsSure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, talk := controltest.NewStore(), &bus{}
-		with := func(cfg *control.Config, _ *member) { cfg.Talk = talk }
+		store, messenger := controltest.NewStore(), &bus{}
+		with := func(cfg *control.Config, _ *member) { cfg.Messenger = messenger }
 		writer, cut := join(t, store, with), join(t, store, with)
 		defer stopAll([]*member{writer, cut})
 		time.Sleep(time.Second)
-		cut.shelf.Away(true)
+		cut.kv.Away(true)
 		put(t, writer, &gatewayv1.Revocation{User: "ann", TokenId: "t1"})
 		if !cut.Revoked("ann", "t1", time.Now()) {
 			t.Error("the bus did not tell")
 		}
-		_ = talk.Say("", []byte("nonsense"))
-		_ = talk.Say("", nil)
-		cut.shelf.Away(false)
+		_ = messenger.Broadcast("", []byte("nonsense"))
+		_ = messenger.Broadcast("", nil)
+		cut.kv.Away(false)
 		time.Sleep(time.Second)
 		if got := cut.heard(); !slices.Equal(got, []string{"ann/t1"}) {
 			t.Errorf("told %v, once is enough", got)
@@ -564,7 +564,7 @@ func TestWrongSettingsChangeNothing(t *testing.T) {
 	})
 }
 
-// Whatever lies on the shelf, a member goes on with what it can read.
+// Whatever is in the key-value store, a member goes on with what it can read.
 func TestRecordsThatAreNoneAreCountedAndLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := controltest.NewStore()

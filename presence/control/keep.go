@@ -16,8 +16,8 @@ const (
 	chores = 200
 )
 
-// keep does what is due: makes keys, writes back what a restored shelf forgot,
-// forgets, and, as keeper, deletes what is over. Until ctx ends.
+// keep does what is due until ctx ends: it makes keys, writes back what a restored
+// key-value store forgot, forgets, and, as keeper, deletes what is over.
 func (c *Control) keep(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -31,7 +31,7 @@ func (c *Control) keep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.poke:
-			// Not all members at once; a shelf without a key is worth no wait.
+			// Not all members at once; a store without a key is worth no wait.
 			if len(*c.ring.Load()) > 0 {
 				timer.Reset(rand.N(keepEvery / 2))
 				continue
@@ -48,7 +48,7 @@ func (c *Control) chores(ctx context.Context) {
 	defer cancel()
 	for _, chore := range []func(context.Context) error{c.mend, c.makeKey, c.forget, c.tidy} {
 		if err := chore(ctx); err != nil {
-			c.log.Debug("shelf: could not do what is due; trying on", "err", err)
+			c.log.Debug("key-value store: could not do what is due; trying on", "err", err)
 			return
 		}
 	}
@@ -72,7 +72,7 @@ func (c *Control) makeKey(ctx context.Context) error {
 	return err
 }
 
-// mend writes back what a restored shelf forgot.
+// mend writes back what a restored key-value store forgot.
 func (c *Control) mend(ctx context.Context) error {
 	for range chores {
 		name, value, cond, ok := c.nextDirty()
@@ -120,21 +120,21 @@ func (c *Control) clean(name string) {
 }
 
 // forget removes from memory the revocations whose time is over, and as keeper
-// from the shelf.
+// from the key-value store.
 func (c *Control) forget(ctx context.Context) error {
 	for name, revision := range c.stale() {
 		if !c.cfg.Keeper {
 			return nil
 		}
-		if err := c.shelf.Delete(ctx, name, revision); err != nil {
+		if err := c.kv.Delete(ctx, name, revision); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stale drops revocations that are over, and returns some that still lie on the
-// shelf.
+// stale drops revocations that are over, and returns some that are still in the
+// key-value store.
 func (c *Control) stale() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +170,7 @@ func (c *Control) tidy(ctx context.Context) error {
 		names = append(names, FolderOperations+"/"+id)
 	}
 	for _, name := range names[:min(len(names), chores)] {
-		if err := c.shelf.Delete(ctx, name, c.revision(name)); err != nil {
+		if err := c.kv.Delete(ctx, name, c.revision(name)); err != nil {
 			return err
 		}
 	}

@@ -12,9 +12,9 @@ import (
 const (
 	// KeyBytes is the length of a ticket key.
 	KeyBytes = 32
-	// settleKey is what a new key waits before it mints, so that every member can open
+	// spreadKey is what a new key waits before it mints, so that every member can open
 	// what it seals.
-	settleKey = time.Minute
+	spreadKey = time.Minute
 	// keyMargin is kept beyond the life of the last ticket under a key.
 	keyMargin = 15 * time.Minute
 	// maxKeys bounds the ring: a rotation past it has to wait for a deletion.
@@ -63,11 +63,11 @@ func (r ring) find(id uint32) *ringKey {
 	return nil
 }
 
-// mint is the newest key that has settled. If none has, the oldest: the first of a
-// cluster mints at once.
+// mint is the newest key that every member knows by now. If there is none it is the
+// oldest: the first key of a cluster mints at once.
 func (r ring) mint(now time.Time) *ringKey {
 	for i := len(r) - 1; i >= 0; i-- {
-		if r[i].age(now) >= settleKey {
+		if r[i].age(now) >= spreadKey {
 			return &r[i]
 		}
 	}
@@ -96,15 +96,15 @@ func (r ring) over(now time.Time, life time.Duration) []uint32 {
 	var ids []uint32
 	for i := 0; i+1 < len(r); i++ {
 		successor := &r[i+1]
-		if min(now.Sub(successor.created), now.Sub(successor.seen)) >= settleKey+life+keyMargin {
+		if min(now.Sub(successor.created), now.Sub(successor.seen)) >= spreadKey+life+keyMargin {
 			ids = append(ids, r[i].id)
 		}
 	}
 	return ids
 }
 
-// older says which of two keys with one id stays: on a shelf that was wiped a member
-// that knows nothing makes a first key anew.
+// older says which of two keys with one id stays: in a store that was wiped a member that
+// knows nothing makes a first key anew.
 func older(a, b *gatewayv1.TicketKey) bool {
 	if a.CreatedMs != b.CreatedMs {
 		return a.CreatedMs < b.CreatedMs

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Folders of the shelf; a record is called folder, '/', id.
+// Folders of the key-value store; a record is called folder, '/', id.
 const (
 	FolderKeys        = "ticket-keys"
 	FolderRevocations = "revocations"
@@ -18,21 +18,21 @@ func Folders() []string {
 	return []string{FolderKeys, FolderRevocations, FolderOperations, FolderSettings}
 }
 
-// Record is one value on the shelf.
+// Record is one value in the key-value store.
 type Record struct {
 	Name     string // folder, '/', id
 	Value    []byte // not to be changed
-	Revision int64  // of the shelf, at its last write
+	Revision int64  // of the key-value store, at its last write
 }
 
-// Change is news from the shelf: all that there is, or one record put or gone.
+// Change is news from the key-value store: all that there is, or one record put or gone.
 type Change struct {
 	Listed bool // List is all that there is
 	List   []Record
 
 	Put      *Record
 	Deleted  string // a name
-	Revision int64  // of the shelf, after the change
+	Revision int64  // of the key-value store, after the change
 }
 
 // If is what must be true for a Put.
@@ -41,14 +41,14 @@ type If struct {
 	Quiet    int64 // not 0: nothing in its folder was written after this revision
 }
 
-// Shelf keeps records. Every call but Follow ends by itself within seconds; an error
+// KeyValue is a key-value store of records, without leases. Every call but Follow ends by itself within seconds; an error
 // leaves open whether the write was done. All may be called from any goroutine.
-type Shelf interface {
+type KeyValue interface {
 	// Follow lists, then tells what changes, until ctx ends. It survives any absence of
-	// the shelf, and lists again whenever it may have missed something. changed is
+	// the store, and lists again whenever it may have missed something. changed is
 	// called from one goroutine.
 	Follow(ctx context.Context, changed func(Change)) error
-	// List is every record whose name begins so, as it is now, and the shelf's revision.
+	// List is every record whose name begins so, as it is now, and the store's revision.
 	List(ctx context.Context, prefix string) ([]Record, int64, error)
 	// Put writes if cond is true; done tells whether it was, revision the write's.
 	Put(ctx context.Context, name string, value []byte, cond If) (revision int64, done bool, err error)
@@ -57,13 +57,13 @@ type Shelf interface {
 	Delete(ctx context.Context, name string, revision int64) error
 }
 
-// Talk brings words to other members at once, if it can; presence/nats has one. What
-// it loses comes by the shelf.
-type Talk interface {
-	// Say never blocks.
-	Say(topic string, message []byte) error
-	// Hear calls heard from one goroutine until ctx ends.
-	Hear(ctx context.Context, topic string, heard func(message []byte)) error
+// Messenger brings messages to all members at once, if it can; presence/nats has one.
+// What it loses comes by the key-value store.
+type Messenger interface {
+	// Broadcast never blocks.
+	Broadcast(topic string, message []byte) error
+	// Listen calls heard from one goroutine until ctx ends.
+	Listen(ctx context.Context, topic string, heard func(message []byte)) error
 }
 
 // split cuts a name into folder and id.

@@ -14,14 +14,14 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// mirror is the shelf as one member knows it: pure rules, under Control.mu. Messages
-// are replaced, never changed.
+// mirror is the key-value store as one member knows it: pure rules, under Control.mu.
+// Messages are replaced, never changed.
 type mirror struct {
 	revision  int64             // of the last listing or event; a listing below it went back
-	revisions map[string]int64  // of each record on the shelf; 0: it is to be written back
+	revisions map[string]int64  // of each record in the store; 0: it is to be written back
 	sums      map[string]uint64 // of their values: a listing decodes only what is new to us
-	dirty     map[string]bool   // records that differ on a shelf that went back
-	stale     map[string]bool   // revocations on the shelf whose time is over
+	dirty     map[string]bool   // records that differ in a store that went back
+	stale     map[string]bool   // revocations in the store whose time is over
 
 	keys       map[string]*gatewayv1.TicketKey // by name
 	operations map[string]*gatewayv1.Operation // by name
@@ -53,8 +53,8 @@ func (m *mirror) output() output {
 	return out
 }
 
-// take takes news from the shelf. A write of our own is put: it may come before a
-// listing that is older, which has not gone back for that.
+// take takes news from the key-value store. A write of our own is put: it may come
+// before a listing that is older, which has not gone back for that.
 func (m *mirror) take(c Change, now time.Time) {
 	switch {
 	case c.Listed:
@@ -69,16 +69,16 @@ func (m *mirror) take(c Change, now time.Time) {
 	m.revision = max(m.revision, c.Revision)
 }
 
-// list takes all that there is. A shelf that went back has forgotten: what we know
+// list takes all that there is. A store that went back has forgotten: what we know
 // stays, and what differs is written back.
 func (m *mirror) list(records []Record, revision int64, now time.Time) {
 	back := revision < m.revision
 	m.out.listed, m.out.wentBack = true, m.out.wentBack || back
-	old, soiled := m.revisions, m.dirty
+	old, wasDirty := m.revisions, m.dirty
 	m.revisions = make(map[string]int64, len(records))
 	m.dirty = make(map[string]bool)
 	for _, r := range records {
-		ours := back || soiled[r.Name] // not yet written back
+		ours := back || wasDirty[r.Name] // not yet written back
 		if !ours && old[r.Name] == r.Revision && m.sums[r.Name] == xxhash.Sum64(r.Value) {
 			m.revisions[r.Name] = r.Revision
 			continue
@@ -86,7 +86,7 @@ func (m *mirror) list(records []Record, revision int64, now time.Time) {
 		folder, _ := split(r.Name)
 		if have := m.get(r.Name); ours && folder != FolderKeys && have != nil && !proto.Equal(have, decode(r)) {
 			m.revisions[r.Name] = r.Revision
-			m.soil(r.Name)
+			m.markDirty(r.Name)
 			continue
 		}
 		m.put(r, now)
@@ -95,16 +95,16 @@ func (m *mirror) list(records []Record, revision int64, now time.Time) {
 		if _, still := m.revisions[name]; still {
 			continue
 		}
-		if (back || soiled[name]) && m.get(name) != nil {
+		if (back || wasDirty[name]) && m.get(name) != nil {
 			m.revisions[name] = 0
-			m.soil(name)
+			m.markDirty(name)
 		} else {
 			m.drop(name)
 		}
 	}
 }
 
-func (m *mirror) soil(name string) { m.dirty[name], m.out.dirty = true, true }
+func (m *mirror) markDirty(name string) { m.dirty[name], m.out.dirty = true, true }
 
 // put takes one record, if it is newer than what we have.
 func (m *mirror) put(r Record, now time.Time) {
@@ -117,13 +117,13 @@ func (m *mirror) put(r Record, now time.Time) {
 	switch message := decode(r).(type) {
 	case *gatewayv1.TicketKey:
 		if old := m.keys[r.Name]; old != nil && older(old, message) {
-			m.soil(r.Name)
+			m.markDirty(r.Name)
 			return
 		}
 		m.keys[r.Name], m.out.keys = message, true
 	case *gatewayv1.Operation:
 		if old := m.operations[r.Name]; old != nil && !allowed(old, message) {
-			m.soil(r.Name) // the end is for ever
+			m.markDirty(r.Name) // the end is for ever
 			return
 		}
 		m.operations[r.Name], m.out.operations = message, true
@@ -133,14 +133,14 @@ func (m *mirror) put(r Record, now time.Time) {
 		if over(message, now) {
 			m.stale[r.Name] = true
 		}
-		m.word(message, now)
+		m.revocation(message, now)
 	default:
 		m.out.unreadable++
 	}
 }
 
-// word takes a revocation from anywhere.
-func (m *mirror) word(r *gatewayv1.Revocation, now time.Time) {
+// revocation takes one from anywhere.
+func (m *mirror) revocation(r *gatewayv1.Revocation, now time.Time) {
 	if over(r, now) {
 		return
 	}

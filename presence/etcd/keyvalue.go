@@ -14,39 +14,39 @@ import (
 	"github.com/spillway-io/spillway/presence/control"
 )
 
-// Shelf implements control.Shelf: records without a lease under <prefix>/<folder>/.
+// KeyValue implements control.KeyValue: records without a lease under <prefix>/<folder>/.
 // Its folders are followed by one watch over the smallest range of keys that holds
 // them; whatever else stands in it is ignored.
-type Shelf struct {
+type KeyValue struct {
 	client  *clientv3.Client
 	prefix  string // ends with '/'
 	folders []string
 	log     *slog.Logger
 }
 
-var _ control.Shelf = (*Shelf)(nil)
+var _ control.KeyValue = (*KeyValue)(nil)
 
-// NewShelf makes one for a cluster's prefix ("": DefaultPrefix) and at least one
+// NewKeyValue makes one for a cluster's prefix ("": DefaultPrefix) and at least one
 // folder. The client is the caller's to close. log may be nil.
-func NewShelf(client *clientv3.Client, prefix string, folders []string, log *slog.Logger) *Shelf {
+func NewKeyValue(client *clientv3.Client, prefix string, folders []string, log *slog.Logger) *KeyValue {
 	if prefix == "" {
 		prefix = DefaultPrefix
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Shelf{
+	return &KeyValue{
 		client: client, prefix: strings.TrimSuffix(prefix, "/") + "/", folders: slices.Sorted(slices.Values(folders)), log: log,
 	}
 }
 
-// Follow implements control.Shelf.
-func (s *Shelf) Follow(ctx context.Context, changed func(control.Change)) error {
+// Follow implements control.KeyValue.
+func (s *KeyValue) Follow(ctx context.Context, changed func(control.Change)) error {
 	s.follower(changed).run(ctx)
 	return nil
 }
 
-func (s *Shelf) follower(changed func(control.Change)) *follower {
+func (s *KeyValue) follower(changed func(control.Change)) *follower {
 	return &follower{
 		client: s.client, log: s.log,
 		first: s.prefix + s.folders[0] + "/", end: clientv3.GetPrefixRangeEnd(s.prefix + s.folders[len(s.folders)-1] + "/"),
@@ -66,7 +66,7 @@ func (s *Shelf) follower(changed func(control.Change)) *follower {
 	}
 }
 
-func (s *Shelf) records(all []*mvccpb.KeyValue) []control.Record {
+func (s *KeyValue) records(all []*mvccpb.KeyValue) []control.Record {
 	records := make([]control.Record, 0, len(all))
 	for _, kv := range all {
 		if name, ours := s.name(kv.Key); ours {
@@ -77,14 +77,14 @@ func (s *Shelf) records(all []*mvccpb.KeyValue) []control.Record {
 }
 
 // name is that of a record of one of our folders.
-func (s *Shelf) name(key []byte) (name string, ours bool) {
+func (s *KeyValue) name(key []byte) (name string, ours bool) {
 	name = strings.TrimPrefix(string(key), s.prefix)
 	folder, id, found := strings.Cut(name, "/")
 	return name, found && id != "" && slices.Contains(s.folders, folder)
 }
 
-// List implements control.Shelf.
-func (s *Shelf) List(ctx context.Context, prefix string) ([]control.Record, int64, error) {
+// List implements control.KeyValue.
+func (s *KeyValue) List(ctx context.Context, prefix string) ([]control.Record, int64, error) {
 	first := s.prefix + prefix
 	f := &follower{client: s.client, first: first, end: clientv3.GetPrefixRangeEnd(first), log: s.log}
 	all, revision, err := f.list(ctx)
@@ -94,8 +94,8 @@ func (s *Shelf) List(ctx context.Context, prefix string) ([]control.Record, int6
 	return s.records(all), revision, nil
 }
 
-// Put implements control.Shelf.
-func (s *Shelf) Put(ctx context.Context, name string, value []byte, cond control.If) (int64, bool, error) {
+// Put implements control.KeyValue.
+func (s *KeyValue) Put(ctx context.Context, name string, value []byte, cond control.If) (int64, bool, error) {
 	key := s.prefix + name
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", cond.Revision)}
 	if cond.Quiet != 0 {
@@ -112,8 +112,8 @@ func (s *Shelf) Put(ctx context.Context, name string, value []byte, cond control
 	return resp.Header.Revision, resp.Succeeded, nil
 }
 
-// Delete implements control.Shelf.
-func (s *Shelf) Delete(ctx context.Context, name string, revision int64) error {
+// Delete implements control.KeyValue.
+func (s *KeyValue) Delete(ctx context.Context, name string, revision int64) error {
 	key := s.prefix + name
 	_, err := bounded(ctx, readTimeout, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpDelete(key)).Commit()

@@ -13,14 +13,14 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-func newShelf(t *testing.T, endpoint string) *Shelf {
+func newKeyValue(t *testing.T, endpoint string) *KeyValue {
 	t.Helper()
 	client, err := NewClient(ClientConfig{Endpoints: []string{endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	return NewShelf(client, "/spillway/test/", control.Folders(), nil)
+	return NewKeyValue(client, "/spillway/test/", control.Folders(), nil)
 }
 
 // server is an etcd that ends with the test, or before.
@@ -47,7 +47,7 @@ type reader struct {
 	lists   int
 }
 
-func follow(t *testing.T, s *Shelf) *reader {
+func follow(t *testing.T, s *KeyValue) *reader {
 	r := &reader{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -82,7 +82,7 @@ func (r *reader) has(want map[string]string) bool {
 	return r.lists > 0 && fmt.Sprint(r.records) == fmt.Sprint(want)
 }
 
-func mustPut(t *testing.T, s *Shelf, name, value string, cond control.If, want bool) int64 {
+func mustPut(t *testing.T, s *KeyValue, name, value string, cond control.If, want bool) int64 {
 	t.Helper()
 	revision, done, err := s.Put(t.Context(), name, []byte(value), cond)
 	if err != nil || done != want {
@@ -93,7 +93,7 @@ func mustPut(t *testing.T, s *Shelf, name, value string, cond control.If, want b
 
 func TestARecordIsWrittenOnItsCondition(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir()}).Endpoint())
+	s := newKeyValue(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir()}).Endpoint())
 	_, empty, err := s.List(t.Context(), "operations/")
 	if err != nil {
 		t.Fatal(err)
@@ -121,9 +121,9 @@ func TestARecordIsWrittenOnItsCondition(t *testing.T) {
 }
 
 // One watch over all folders; members and strangers in its range are not ours.
-func TestAShelfTellsOfItsFoldersOnly(t *testing.T) {
+func TestAKeyValueStoreTellsOfItsFoldersOnly(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir()}).Endpoint())
+	s := newKeyValue(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir()}).Endpoint())
 	mustPut(t, s, "operations/a", "1", control.If{}, true)
 	r := follow(t, s)
 	eventually(t, 5*time.Second, "listed", func() bool { return r.has(map[string]string{"operations/a": "1"}) })
@@ -138,7 +138,7 @@ func TestAShelfTellsOfItsFoldersOnly(t *testing.T) {
 
 func TestALongListingComesInPages(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir()}).Endpoint())
+	s := newKeyValue(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir()}).Endpoint())
 	const n = listPage + 3
 	var wait sync.WaitGroup
 	for part := range 16 {
@@ -165,12 +165,12 @@ func TestALongListingComesInPages(t *testing.T) {
 
 // etcd stops for two seconds, with its data and then as an empty one: calls fail in
 // time, and the listing that follows is the truth.
-func TestAShelfOutlivesItsServer(t *testing.T) {
+func TestAKeyValueStoreOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	server := startEtcd(t, etcdserver.Config{Dir: dir})
 	port := server.Port()
-	s := newShelf(t, server.Endpoint())
+	s := newKeyValue(t, server.Endpoint())
 	mustPut(t, s, "operations/a", "1", control.If{}, true)
 	r := follow(t, s)
 	eventually(t, 5*time.Second, "listed", func() bool { return r.has(map[string]string{"operations/a": "1"}) })
@@ -201,7 +201,7 @@ func TestControlOverEtcd(t *testing.T) {
 	port := server.Port()
 	var all []*control.Control
 	for range 4 {
-		c := control.New(control.Config{}, newShelf(t, server.Endpoint()))
+		c := control.New(control.Config{}, newKeyValue(t, server.Endpoint()))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }() // the cleanup ends it and waits
@@ -241,7 +241,7 @@ func TestControlOverEtcd(t *testing.T) {
 		return true
 	})
 	server.Close()
-	look := newShelf(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir(), Port: port}).Endpoint()) // a new, empty one
+	look := newKeyValue(t, startEtcd(t, etcdserver.Config{Dir: t.TempDir(), Port: port}).Endpoint()) // a new, empty one
 	eventually(t, 20*time.Second, "written back", func() bool {
 		records, _, err := look.List(t.Context(), "")
 		return err == nil && len(records) == 2

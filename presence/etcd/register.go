@@ -25,15 +25,15 @@ const (
 // errRaced says that the record changed between the look and the write.
 var errRaced = errors.New("the record changed meanwhile")
 
-// stay is one member's time in the registry; confined to Register's goroutine.
+// registrar keeps one member's record in the registry; confined to Register's goroutine.
 //
 //	         grant, write            lease gone, or
 //	joining --------------> kept  <record of another>--> joining ...
-//	   |  live namesake,       |
+//	   |  live duplicate,      |
 //	   |  never kept before    | ctx ends
 //	   v                       v
 //	refused                 leaving (LEFT, revoke)
-type stay struct {
+type registrar struct {
 	*Registry
 	node    presence.Registration
 	key     string
@@ -46,7 +46,7 @@ type stay struct {
 // Register implements presence.Registry.
 func (r *Registry) Register(ctx context.Context, node presence.Registration) error {
 	self := presence.KeyOf(node.Self())
-	s := &stay{Registry: r, node: node, key: r.key(self), self: self}
+	s := &registrar{Registry: r, node: node, key: r.key(self), self: self}
 	for ctx.Err() == nil {
 		err := s.join(ctx)
 		switch {
@@ -70,7 +70,7 @@ func (r *Registry) Register(ctx context.Context, node presence.Registration) err
 }
 
 // complain logs the first failure of a row: the others say the same.
-func (s *stay) complain(ctx context.Context, err error) {
+func (s *registrar) complain(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -84,7 +84,7 @@ func (s *stay) complain(ctx context.Context, err error) {
 
 // join takes a lease and writes the record under it. If another process lives
 // under this id it fails with a DuplicateError; a dead one's lease it waits out.
-func (s *stay) join(ctx context.Context) error {
+func (s *registrar) join(ctx context.Context) error {
 	revision, err := s.free(ctx)
 	if err != nil {
 		return err
@@ -107,14 +107,14 @@ func (s *stay) join(ctx context.Context) error {
 
 // free waits until no other process holds the key, for the life of a lease at
 // most, and returns the revision at which it saw that (0: no record).
-func (s *stay) free(ctx context.Context) (int64, error) {
-	var watched namesake
+func (s *registrar) free(ctx context.Context) (int64, error) {
+	var watched duplicate
 	for {
 		got, err := bounded(ctx, s.step(), func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return s.client.Get(ctx, s.key)
 		})
 		if err != nil {
-			return 0, fmt.Errorf("look for a namesake: %w", err)
+			return 0, fmt.Errorf("look for another process with this member id: %w", err)
 		}
 		if len(got.Kvs) == 0 {
 			return 0, nil
@@ -128,7 +128,7 @@ func (s *stay) free(ctx context.Context) (int64, error) {
 			return s.client.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
 		})
 		if err != nil {
-			return 0, fmt.Errorf("look at the lease of a namesake: %w", err)
+			return 0, fmt.Errorf("look at the lease of another process with this member id: %w", err)
 		}
 		if watched.lives(left, time.Now()) {
 			return 0, &presence.DuplicateError{Key: s.self}
@@ -139,13 +139,13 @@ func (s *stay) free(ctx context.Context) (int64, error) {
 	}
 }
 
-func (s *stay) ours(m *presence.Member) bool {
+func (s *registrar) ours(m *presence.Member) bool {
 	return m != nil && m.Incarnation == s.node.Self().Incarnation
 }
 
-// namesake watches the lease of a process that has our id: a live one renews it,
+// duplicate watches the lease of a process that has our id: a live one renews it,
 // a dead one's runs out.
-type namesake struct {
+type duplicate struct {
 	lease    clientv3.LeaseID
 	least    int64 // s; smallest remaining life that was seen
 	patience time.Time
@@ -153,12 +153,12 @@ type namesake struct {
 
 // lives takes one look: true once the remaining life rose, or did not run out
 // in time (which is for lives too short to be seen to rise: etcd counts seconds).
-func (n *namesake) lives(left *clientv3.LeaseTimeToLiveResponse, now time.Time) bool {
+func (n *duplicate) lives(left *clientv3.LeaseTimeToLiveResponse, now time.Time) bool {
 	if n.lease != left.ID {
 		// etcd ends leases up to half a second late, and a new leader gives them a
 		// whole life again.
 		life := time.Duration(max(left.GrantedTTL, left.TTL))*time.Second + 2*time.Second
-		*n = namesake{lease: left.ID, least: left.TTL, patience: now.Add(life)}
+		*n = duplicate{lease: left.ID, least: left.TTL, patience: now.Add(life)}
 		return false
 	}
 	if left.TTL > n.least || now.After(n.patience) {
@@ -170,7 +170,7 @@ func (n *namesake) lives(left *clientv3.LeaseTimeToLiveResponse, now time.Time) 
 
 // write puts the record under our lease if its key is as it was at a revision
 // (0: absent).
-func (s *stay) write(ctx context.Context, revision int64) error {
+func (s *registrar) write(ctx context.Context, revision int64) error {
 	value, err := encode(s.node.Self())
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (s *stay) write(ctx context.Context, revision int64) error {
 // keep renews the lease and mends the record until the lease is lost, another
 // process has our key, or ctx ends. (clientv3's own KeepAlive gives up when etcd is
 // away for longer than the TTL, although the lease lives on there.)
-func (s *stay) keep(ctx context.Context) {
+func (s *registrar) keep(ctx context.Context) {
 	wait := s.step()
 	for {
 		err := s.wake(ctx, wait)
@@ -218,7 +218,7 @@ func (s *stay) keep(ctx context.Context) {
 }
 
 // wake waits for the next renewal or update and does it.
-func (s *stay) wake(ctx context.Context, wait time.Duration) error {
+func (s *registrar) wake(ctx context.Context, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -239,7 +239,7 @@ func (s *stay) wake(ctx context.Context, wait time.Duration) error {
 
 // mend writes the record if it is not as it should be: our state changed, etcd
 // was restored, or somebody deleted it by hand.
-func (s *stay) mend(ctx context.Context) error {
+func (s *registrar) mend(ctx context.Context) error {
 	got, err := bounded(ctx, s.step(), func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, s.key)
 	})
@@ -262,7 +262,7 @@ func (s *stay) mend(ctx context.Context) error {
 
 // leave says goodbye on a deadline of its own: ctx has ended. Only a record under
 // our lease is touched.
-func (s *stay) leave(ctx context.Context) {
+func (s *registrar) leave(ctx context.Context) {
 	if s.lease == clientv3.NoLease {
 		return
 	}
@@ -285,7 +285,7 @@ func (s *stay) leave(ctx context.Context) {
 }
 
 // revoke gives up a lease that has no record of ours.
-func (s *stay) revoke(ctx context.Context) {
+func (s *registrar) revoke(ctx context.Context) {
 	if s.lease == clientv3.NoLease {
 		return
 	}

@@ -213,7 +213,7 @@ func TestARecordThatWasTamperedWithIsMended(t *testing.T) {
 	}
 }
 
-func TestADeadNamesakeIsWaitedFor(t *testing.T) {
+func TestADeadHolderOfAnIDIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.put(record("e1", 1), b.grant(3))
@@ -224,7 +224,7 @@ func TestADeadNamesakeIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestANamesakeThatLeftIsNotWaitedFor(t *testing.T) {
+func TestAHolderOfAnIDThatLeftIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	left := record("e1", 1)
@@ -234,7 +234,7 @@ func TestANamesakeThatLeftIsNotWaitedFor(t *testing.T) {
 	eventually(t, 5*time.Second, "took its place", func() bool { r, _ := b.stored("e1"); return r.Incarnation == 2 })
 }
 
-func TestALiveNamesakeRefuses(t *testing.T) {
+func TestALiveHolderOfAnIDRefuses(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	first := b.register(record("e1", 1))

@@ -1,8 +1,9 @@
-// Package nats says and hears load figures on the bus: presence.Board over a
-// NATS connection; and what else members say to each other there (Talk). A figure is one small message on <prefix>.load.<region>; what is
-// lost is not repeated, the next comes soon.
+// Package nats carries what members tell each other over NATS. LoadFigures implements
+// presence.LoadFigures: a figure is one small message on <prefix>.load.<region>; what
+// is lost is not repeated, since the next one comes soon. Messenger is request-reply to
+// one member and broadcasts to all who listen.
 //
-// Run has no goroutine of its own; nats.go fills its queue. Figures wait there in
+// LoadFigures.Run has no goroutine of its own; nats.go fills its queue. Figures wait there in
 // a bounded number and are dropped, counted, past it. The connection is the
 // caller's: it should never give up reconnecting (nats.MaxReconnects(-1)) and
 // must echo (no nats.NoEcho): our own figures prove that the bus works.
@@ -32,23 +33,23 @@ const (
 	maxFigureBytes = 64 << 10
 )
 
-// Board implements presence.Board.
-type Board struct {
+// LoadFigures implements presence.LoadFigures.
+type LoadFigures struct {
 	conn    *nats.Conn
 	subject string
 	all     string
 	log     *slog.Logger
 }
 
-var _ presence.Board = (*Board)(nil)
+var _ presence.LoadFigures = (*LoadFigures)(nil)
 
-// NewBoard makes one for a member of a region; prefix is that of all subjects of
+// NewLoadFigures makes one for a member of a region; prefix is that of all subjects of
 // the cluster. log may be nil.
-func NewBoard(conn *nats.Conn, prefix, region string, log *slog.Logger) *Board {
+func NewLoadFigures(conn *nats.Conn, prefix, region string, log *slog.Logger) *LoadFigures {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Board{conn: conn, subject: prefix + ".load." + token(region), all: prefix + ".load.*", log: log}
+	return &LoadFigures{conn: conn, subject: prefix + ".load." + token(region), all: prefix + ".load.*", log: log}
 }
 
 // token makes one subject token of a label; two labels may share one, since the
@@ -65,9 +66,9 @@ func token(label string) string {
 	}, label)
 }
 
-// Run implements presence.Board. It fails only if the connection cannot be used
+// Run implements presence.LoadFigures. It fails only if the connection cannot be used
 // at all.
-func (b *Board) Run(ctx context.Context, l presence.Listener) error {
+func (b *LoadFigures) Run(ctx context.Context, l presence.Listener) error {
 	if b.conn.Opts.NoEcho {
 		return errors.New("load figures: the bus connection must not be NoEcho")
 	}
@@ -85,7 +86,7 @@ func (b *Board) Run(ctx context.Context, l presence.Listener) error {
 	for {
 		select {
 		case <-ctx.Done():
-			b.say(l) // the last word: what happened since the one before would be known to nobody
+			b.publish(l) // the last word: what happened since the one before would be known to nobody
 			return nil
 		case msg := <-in:
 			b.take(msg, l)
@@ -94,7 +95,7 @@ func (b *Board) Run(ctx context.Context, l presence.Listener) error {
 				timer.Reset(0) // be heard at once
 			}
 		case <-timer.C:
-			timer.Reset(b.say(l))
+			timer.Reset(b.publish(l))
 			if n, err := sub.Dropped(); err == nil && n > dropped {
 				l.Dropped(presence.DropQueueFull, n-dropped)
 				dropped = n
@@ -103,7 +104,7 @@ func (b *Board) Run(ctx context.Context, l presence.Listener) error {
 	}
 }
 
-func (b *Board) take(msg *nats.Msg, l presence.Listener) {
+func (b *LoadFigures) take(msg *nats.Msg, l presence.Listener) {
 	f := new(presence.Figure)
 	if len(msg.Data) > maxFigureBytes || proto.Unmarshal(msg.Data, f) != nil || f.Id == "" {
 		l.Dropped(presence.DropUnreadable, 1)
@@ -113,9 +114,9 @@ func (b *Board) take(msg *nats.Msg, l presence.Listener) {
 	l.Heard(f)
 }
 
-// say publishes one figure and returns the time to the next. Figures are not
+// publish sends one figure and returns the time to the next. Figures are not
 // worth keeping for later: without a connection they are let go.
-func (b *Board) say(l presence.Listener) time.Duration {
+func (b *LoadFigures) publish(l presence.Listener) time.Duration {
 	f, next := l.Own()
 	up := b.conn.IsConnected()
 	l.Connected(up)
@@ -127,7 +128,7 @@ func (b *Board) say(l presence.Listener) time.Duration {
 		err = b.conn.Publish(b.subject, data)
 	}
 	if err != nil {
-		b.log.Debug("could not say load figure", "err", err)
+		b.log.Debug("could not publish a load figure", "err", err)
 	}
 	return next
 }

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const interval = 50 * time.Millisecond
 
-// ears is one node's board and what it heard.
+// ears is one node's load figures and what it heard.
 type ears struct {
 	conn *nats.Conn
 	stop func() error
@@ -44,7 +44,7 @@ func connect(t *testing.T, server *natsserver.Server, options ...nats.Option) *n
 
 func listen(t *testing.T, server *natsserver.Server, id, region string) *ears {
 	e := &ears{conn: connect(t, server), heard: make(map[string]int)}
-	b := NewBoard(e.conn, "test", region, nil)
+	b := NewLoadFigures(e.conn, "test", region, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	// Ended and waited for by stop.
@@ -125,7 +125,7 @@ func TestAllRegionsAreHeardAndOneself(t *testing.T) {
 		t.Error(err)
 	}
 	if b.conn.NumSubscriptions() != 0 {
-		t.Error("a subscription outlived its board")
+		t.Error("a subscription outlived its run")
 	}
 }
 
@@ -140,7 +140,7 @@ func TestTheLastWordIsSaid(t *testing.T) {
 		f, _ := own()
 		return f, time.Hour
 	}
-	b := NewBoard(connect(t, server), "test", "eu", nil)
+	b := NewLoadFigures(connect(t, server), "test", "eu", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx, l) }() // ended and waited for below
@@ -201,7 +201,7 @@ func TestAFullQueueDropsAndCounts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	// Ended by cancel, waited for below.
-	go func() { done <- NewBoard(e.conn, "test", "eu", nil).Run(ctx, l) }()
+	go func() { done <- NewLoadFigures(e.conn, "test", "eu", nil).Run(ctx, l) }()
 	data, err := proto.Marshal(&presence.Figure{Id: "b"})
 	if err != nil {
 		t.Fatal(err)
@@ -235,12 +235,12 @@ func TestAFullQueueDropsAndCounts(t *testing.T) {
 func TestAConnectionThatCannotServeIsRefused(t *testing.T) {
 	server := start(t, 0)
 	l := (&ears{heard: make(map[string]int)}).listener("a", "eu")
-	if err := NewBoard(connect(t, server, nats.NoEcho()), "test", "eu", nil).Run(t.Context(), l); err == nil {
+	if err := NewLoadFigures(connect(t, server, nats.NoEcho()), "test", "eu", nil).Run(t.Context(), l); err == nil {
 		t.Error("a connection without echo was taken")
 	}
 	closed := connect(t, server)
 	closed.Close()
-	if err := NewBoard(closed, "test", "eu", nil).Run(t.Context(), l); err == nil {
+	if err := NewLoadFigures(closed, "test", "eu", nil).Run(t.Context(), l); err == nil {
 		t.Error("a closed connection was taken")
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/spillway-io/spillway/presence/nats/natsserver"
 )
 
-// talker runs a Talk for the length of a test.
-func talker(t *testing.T, server *natsserver.Server) *Talk {
+// startMessenger runs a Messenger for the length of a test.
+func startMessenger(t *testing.T, server *natsserver.Server) *Messenger {
 	t.Helper()
-	talk := NewTalk(connect(t, server), "test", nil)
-	background(t, talk.Run)
-	return talk
+	messenger := NewMessenger(connect(t, server), "test", nil)
+	background(t, messenger.Run)
+	return messenger
 }
 
 // background runs f until the test ends, and waits for it.
@@ -45,16 +45,16 @@ func startServer(t *testing.T) *natsserver.Server {
 
 func TestAQuestionReachesOneMemberAndComesBack(t *testing.T) {
 	server := startServer(t)
-	asker := talker(t, server)
+	asker := startMessenger(t, server)
 	for _, name := range []string{"edge 1", "edge.1", "édge*>"} {
-		member := talker(t, server)
+		member := startMessenger(t, server)
 		background(t, func(ctx context.Context) error {
 			return member.Serve(ctx, name, func(q []byte) []byte { return fmt.Appendf(nil, "%s heard %s", name, q) })
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		for {
-			answer, err := asker.Ask(ctx, name, []byte("hello"))
+			answer, err := asker.Request(ctx, name, []byte("hello"))
 			if errors.Is(err, ErrNobody) {
 				continue // it has not subscribed yet
 			}
@@ -67,20 +67,20 @@ func TestAQuestionReachesOneMemberAndComesBack(t *testing.T) {
 }
 
 func TestAskingNobodyFailsAtOnce(t *testing.T) {
-	talk := talker(t, startServer(t))
+	messenger := startMessenger(t, startServer(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if _, err := talk.Ask(ctx, "gone", nil); !errors.Is(err, ErrNobody) {
+	if _, err := messenger.Request(ctx, "gone", nil); !errors.Is(err, ErrNobody) {
 		t.Fatalf("got %v", err)
 	}
 }
 
 func TestASilentMemberCostsNoMoreThanTheDeadline(t *testing.T) {
 	server := startServer(t)
-	talk := talker(t, server)
+	messenger := startMessenger(t, server)
 	asked := make(chan struct{}, 1)
 	background(t, func(ctx context.Context) error {
-		return talk.Serve(ctx, "mute", func([]byte) []byte {
+		return messenger.Serve(ctx, "mute", func([]byte) []byte {
 			select {
 			case asked <- struct{}{}:
 			default:
@@ -90,7 +90,7 @@ func TestASilentMemberCostsNoMoreThanTheDeadline(t *testing.T) {
 	})
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := talk.Ask(ctx, "mute", nil)
+		_, err := messenger.Request(ctx, "mute", nil)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
@@ -100,10 +100,10 @@ func TestASilentMemberCostsNoMoreThanTheDeadline(t *testing.T) {
 		}
 	}
 	<-asked
-	talk.mu.Lock()
-	defer talk.mu.Unlock()
-	if len(talk.asked) != 0 {
-		t.Fatalf("%d questions are still remembered", len(talk.asked))
+	messenger.mu.Lock()
+	defer messenger.mu.Unlock()
+	if len(messenger.asked) != 0 {
+		t.Fatalf("%d questions are still remembered", len(messenger.asked))
 	}
 }
 
@@ -112,19 +112,19 @@ func TestAWordReachesAllWhoHear(t *testing.T) {
 	var mu sync.Mutex
 	heard := make(map[int]bool)
 	for i := range 3 {
-		ear := talker(t, server)
+		ear := startMessenger(t, server)
 		background(t, func(ctx context.Context) error {
-			return ear.Hear(ctx, "news", func(m []byte) {
+			return ear.Listen(ctx, "news", func(m []byte) {
 				mu.Lock()
 				defer mu.Unlock()
 				heard[i] = string(m) == "word"
 			})
 		})
 	}
-	speaker := talker(t, server)
+	speaker := startMessenger(t, server)
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		if err := speaker.Say("news", []byte("word")); err != nil && !errors.Is(err, ErrFull) {
+		if err := speaker.Broadcast("news", []byte("word")); err != nil && !errors.Is(err, ErrFull) {
 			t.Fatal(err)
 		}
 		mu.Lock()
@@ -141,18 +141,18 @@ func TestAWordReachesAllWhoHear(t *testing.T) {
 
 func TestNothingWaitsForABusThatIsAway(t *testing.T) {
 	server := startServer(t)
-	talk := talker(t, server)
+	messenger := startMessenger(t, server)
 	server.Close()
 	deadline := time.Now().Add(10 * time.Second)
-	for talk.conn.IsConnected() {
+	for messenger.conn.IsConnected() {
 		if time.Now().After(deadline) {
 			t.Fatal("still connected")
 		}
 	}
-	if err := talk.Say("news", nil); !errors.Is(err, ErrAway) {
+	if err := messenger.Broadcast("news", nil); !errors.Is(err, ErrAway) {
 		t.Fatalf("say: %v", err)
 	}
-	if _, err := talk.Ask(t.Context(), "edge", nil); !errors.Is(err, ErrAway) {
+	if _, err := messenger.Request(t.Context(), "edge", nil); !errors.Is(err, ErrAway) {
 		t.Fatalf("ask: %v", err)
 	}
 }

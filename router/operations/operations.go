@@ -49,18 +49,18 @@ type Membership interface {
 	Figures() map[presence.Key]*presence.Figure
 }
 
-// Hearing is how a router hears what edges tell all members (presence/nats.Talk).
+// Messenger is how a router hears what edges tell all members (presence/nats.Messenger).
 // heard is called from one goroutine until ctx ends.
-type Hearing interface {
-	Hear(ctx context.Context, topic string, heard func(message []byte)) error
+type Messenger interface {
+	Listen(ctx context.Context, topic string, heard func(message []byte)) error
 }
 
 // Deps is what a Service calls. Only Members is needed.
 type Deps struct {
-	Members Membership
-	Control *control.Control // nil: this router has no part in operations, and says so
-	Talk    Hearing          // what edges say of operations; nil: only their records
-	Stop    <-chan struct{}  // closed when the router leaves and streams must end
+	Members   Membership
+	Control   *control.Control // nil: this router has no part in operations, and says so
+	Messenger Messenger        // what edges say of operations; nil: only their records
+	Stop      <-chan struct{}  // closed when the router leaves and streams must end
 }
 
 // errStopping ends the streams of a router that leaves.
@@ -71,15 +71,15 @@ type Service struct {
 	routerv1.UnimplementedAdminServiceServer
 
 	// immutable after New
-	cfg      Config
-	cluster  cluster
-	control  *control.Control // nil: none
-	talk     Hearing          // nil: none
-	stop     <-chan struct{}
-	log      *slog.Logger
-	progress *progressTable
-	hooks    *hooks
-	times    *settleTimes
+	cfg       Config
+	cluster   cluster
+	control   *control.Control // nil: none
+	messenger Messenger        // nil: none
+	stop      <-chan struct{}
+	log       *slog.Logger
+	progress  *progressTable
+	hooks     *hooks
+	times     *settleTimes
 }
 
 // New makes a Service of a valid configuration.
@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) *Service {
 		cfg.Now = time.Now
 	}
 	return &Service{
-		cfg: cfg, cluster: cluster{members: deps.Members, control: deps.Control}, control: deps.Control, talk: deps.Talk, stop: deps.Stop,
+		cfg: cfg, cluster: cluster{members: deps.Members, control: deps.Control}, control: deps.Control, messenger: deps.Messenger, stop: deps.Stop,
 		log: cfg.Log, progress: newProgressTable(), hooks: newHooks(cfg.Now), times: newSettleTimes(cfg.Registry),
 	}
 }
@@ -103,8 +103,8 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.control != nil {
 		g.Go(func() error { return newSupervisor(s).run(ctx) })
 	}
-	if s.talk != nil {
-		g.Go(func() error { return s.talk.Hear(ctx, topicProgress, s.progress.hear) })
+	if s.messenger != nil {
+		g.Go(func() error { return s.messenger.Listen(ctx, topicProgress, s.progress.hear) })
 	}
 	return g.Wait()
 }

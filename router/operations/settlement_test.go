@@ -87,7 +87,7 @@ func TestAnOperationTellsHowItSettled(t *testing.T) {
 		return m.GetSettled() && m.Displaced == 60 && m.Back == 60 && m.PeakPerSecond == 60 && m.SettleMs >= 1_000 && m.SettleMs <= 1_600 &&
 			kept.GetSettled() && kept.SettleMs == m.SettleMs && !kept.Final
 	})
-	_, fresh := startService(t, nil, Deps{Members: w.members, Control: w.agree, Talk: w.bus})
+	_, fresh := startService(t, nil, Deps{Members: w.members, Control: w.agree, Messenger: w.bus})
 	list, err := fresh.ListOperations(ctx, &routerv1.ListOperationsRequest{})
 	if err != nil || !list.Operations[0].Settlement.GetSettled() || list.Operations[0].Settlement.Displaced != 60 {
 		t.Errorf("a router that has just started says %v, %v", list, err)

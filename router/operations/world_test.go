@@ -56,7 +56,7 @@ type loud struct {
 	heard func([]byte)
 }
 
-func (l *loud) Hear(ctx context.Context, _ string, heard func([]byte)) error {
+func (l *loud) Listen(ctx context.Context, _ string, heard func([]byte)) error {
 	l.mu.Lock()
 	l.heard = heard
 	l.mu.Unlock()
@@ -132,7 +132,7 @@ func newWorld(t *testing.T, edges ...*presence.Figure) *world {
 	}}, w.store.Join())
 	runControl(t, w.agree)
 	<-w.agree.Ready()
-	w.service, w.admin = startService(t, nil, Deps{Members: w.members, Control: w.agree, Talk: w.bus})
+	w.service, w.admin = startService(t, nil, Deps{Members: w.members, Control: w.agree, Messenger: w.bus})
 	w.set(edges...)
 	eventually(t, "the bus is heard", func() bool { w.bus.mu.Lock(); defer w.bus.mu.Unlock(); return w.bus.heard != nil })
 	return w

@@ -23,7 +23,7 @@ import (
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/control"
 	"github.com/spillway-io/spillway/presence/etcd"
-	board "github.com/spillway-io/spillway/presence/nats"
+	busnats "github.com/spillway-io/spillway/presence/nats"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
@@ -83,7 +83,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 			Capacity: uint64(cfg.Limits.MaxConns - cfg.Limits.Margin), Version: run.Version(),
 		},
 		Load: func(f *presence.Figure) { n.edge.Load(f) }, Log: log, Registry: registry,
-	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
+	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), busnats.NewLoadFigures(conn, cfg.NATS.Prefix, cfg.Region, log))
 	routers, err := run.NewPeers(cfg.Routers, "", n.members)
 	if err != nil {
 		return nil, err
@@ -91,9 +91,9 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.undo = append(n.undo, routers.Close)
 
 	// What the cluster has agreed on, and words to other members.
-	talk := board.NewTalk(conn, cfg.NATS.Prefix, log)
-	n.control = control.New(control.Config{TokenLife: cfg.Auth.MaxTTL, Talk: talk, Log: log, Registry: registry},
-		etcd.NewShelf(client, cfg.Etcd.Prefix, control.Folders(), log))
+	messenger := busnats.NewMessenger(conn, cfg.NATS.Prefix, log)
+	n.control = control.New(control.Config{TokenLife: cfg.Auth.MaxTTL, Messenger: messenger, Log: log, Registry: registry},
+		etcd.NewKeyValue(client, cfg.Etcd.Prefix, control.Folders(), log))
 
 	// What the edge asks, and what it hears.
 	uc := upstream.Default()
@@ -112,7 +112,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 
 	// The edge itself takes its port, then the ops listener.
 	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc,
-		Lag: up, Tickets: n.control, Revocations: n.control, Talk: talk, Peers: talk, Operations: n.control}
+		Lag: up, Tickets: n.control, Revocations: n.control, Messenger: messenger, Peers: messenger, Operations: n.control}
 	verifier, err := newVerifier(&cfg.Auth, log, registry)
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
@@ -144,7 +144,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.group.Add("connections to routers", routers.Run)
 	n.group.Add("upstream", up.Run)
 	n.group.Add("membership", n.members.Run)
-	n.group.Add("talk on the bus", talk.Run)
+	n.group.Add("messages on the bus", messenger.Run)
 	n.group.Add("control", n.control.Run)
 	n.reload = &reloader{edge: n.edge, agreed: n.control, log: log, file: cfg, certificate: shown}
 	n.group.Add("settings", n.reload.run)

@@ -122,9 +122,9 @@ func newPair(t *testing.T) *pair {
 	p := &pair{t: t}
 	p.one = p.edge("edge-1", file, in.NATSURL(), in.EtcdEndpoint())
 	bus := newPipe(t, strings.TrimPrefix(in.NATSURL(), "nats://"))
-	shelf := newPipe(t, strings.TrimPrefix(in.EtcdEndpoint(), "http://"))
-	p.ways = []*pipe{bus, shelf}
-	p.two = p.edge("edge-2", file, "nats://"+bus.ln.Addr().String(), "http://"+shelf.ln.Addr().String())
+	kv := newPipe(t, strings.TrimPrefix(in.EtcdEndpoint(), "http://"))
+	p.ways = []*pipe{bus, kv}
+	p.two = p.edge("edge-2", file, "nats://"+bus.ln.Addr().String(), "http://"+kv.ln.Addr().String())
 	p.router(in)
 	for _, n := range []*Node{p.one, p.two} {
 		eventually(t, "joined", n.Ready)

@@ -18,7 +18,7 @@ import (
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/control"
 	"github.com/spillway-io/spillway/presence/etcd"
-	board "github.com/spillway-io/spillway/presence/nats"
+	busnats "github.com/spillway-io/spillway/presence/nats"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router"
 	"github.com/spillway-io/spillway/router/bus"
@@ -105,7 +105,7 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 		Load: func(f *presence.Figure) { n.router.Load(f) }, Log: log, Registry: registry,
 		Heard: func(f *presence.Figure) { n.router.Heard(f) },
 		Gone:  func(m *presence.Member, left bool) { n.router.Gone(m, left) },
-	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), board.NewBoard(conn, cfg.NATS.Prefix, cfg.Region, log))
+	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), busnats.NewLoadFigures(conn, cfg.NATS.Prefix, cfg.Region, log))
 	others, err := run.NewPeers(cfg.Routers, cfg.ID, n.members)
 	if err != nil {
 		return nil, err
@@ -119,12 +119,12 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 	}
 
 	// What the cluster has agreed on, and words of other members.
-	talk := board.NewTalk(conn, cfg.NATS.Prefix, log)
-	agreed := control.New(control.Config{Keeper: true, CheckSettings: config.CheckSettings, Talk: talk, Log: log, Registry: registry},
-		etcd.NewShelf(client, cfg.Etcd.Prefix, control.Folders(), log))
+	messenger := busnats.NewMessenger(conn, cfg.NATS.Prefix, log)
+	agreed := control.New(control.Config{Keeper: true, CheckSettings: config.CheckSettings, Messenger: messenger, Log: log, Registry: registry},
+		etcd.NewKeyValue(client, cfg.Etcd.Prefix, control.Folders(), log))
 
 	// The router itself takes its ports, and nothing can fail after that; others learn the address from the membership.
-	n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: n.members, Peers: others, Control: agreed, Talk: talk})
+	n.router, err = router.New(rc, router.Deps{Store: store, Bus: fan, Members: n.members, Peers: others, Control: agreed, Messenger: messenger})
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 	n.group.Add("bus", fan.Run)
 	n.group.Add("connections to routers", others.Run)
 	n.group.Add("membership", n.members.Run)
-	n.group.Add("talk on the bus", talk.Run)
+	n.group.Add("messages on the bus", messenger.Run)
 	n.group.Add("control", agreed.Run)
 	n.group.Add("router", n.router.Run, rc.HandoverTimeout+rc.DrainDelay+rc.StopTimeout+rc.CallDeadline)
 	return n, nil

@@ -1,7 +1,7 @@
-// Package controltest has a shelf in memory, for tests of what stands on one.
+// Package controltest has a key-value store in memory, for tests of what is built on one.
 //
-// A Store is what etcd would be, a Shelf one member's way to it, which can be cut and
-// joined again. Follow has no goroutine of its own.
+// A Store is what etcd would be, a KeyValue one member's connection to it, which can be
+// cut and joined again. Follow has no goroutine of its own.
 package controltest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/spillway-io/spillway/presence/control"
 )
 
-// ErrAway is what a Shelf that was cut off answers.
-var ErrAway = errors.New("the shelf is away")
+// ErrAway is what a KeyValue that was cut off answers.
+var ErrAway = errors.New("the key-value store is away")
 
 // Store holds records.
 type Store struct {
@@ -24,7 +24,7 @@ type Store struct {
 	records  map[string]control.Record
 	revision int64
 	writes   int
-	shelves  []*Shelf
+	members  []*KeyValue
 }
 
 // NewStore makes an empty one.
@@ -51,8 +51,8 @@ func (s *Store) Restore(i Image) {
 	if s.records == nil {
 		s.records = make(map[string]control.Record)
 	}
-	for _, shelf := range s.shelves {
-		shelf.relistLocked()
+	for _, kv := range s.members {
+		kv.relistLocked()
 	}
 }
 
@@ -95,25 +95,25 @@ func (s *Store) writeLocked(name string, value []byte) {
 		s.records[name] = r
 		change = control.Change{Put: &r, Revision: s.revision}
 	}
-	for _, shelf := range s.shelves {
-		if !shelf.away {
-			shelf.news = append(shelf.news, change)
-			shelf.wakeLocked()
+	for _, kv := range s.members {
+		if !kv.away {
+			kv.news = append(kv.news, change)
+			kv.wakeLocked()
 		}
 	}
 }
 
 // Join makes a member's way to the store.
-func (s *Store) Join() *Shelf {
+func (s *Store) Join() *KeyValue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shelf := &Shelf{store: s, wake: make(chan struct{}, 1)}
-	s.shelves = append(s.shelves, shelf)
-	return shelf
+	kv := &KeyValue{store: s, wake: make(chan struct{}, 1)}
+	s.members = append(s.members, kv)
+	return kv
 }
 
-// Shelf implements control.Shelf for one member; Follow may be called once at a time.
-type Shelf struct {
+// KeyValue implements control.KeyValue for one member; Follow may be called once at a time.
+type KeyValue struct {
 	store *Store
 	wake  chan struct{}
 
@@ -122,17 +122,17 @@ type Shelf struct {
 	news []control.Change
 }
 
-var _ control.Shelf = (*Shelf)(nil)
+var _ control.KeyValue = (*KeyValue)(nil)
 
 // Away cuts the member off, or joins it again.
-func (s *Shelf) Away(away bool) {
+func (s *KeyValue) Away(away bool) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	s.away = away
 	s.relistLocked()
 }
 
-func (s *Shelf) relistLocked() {
+func (s *KeyValue) relistLocked() {
 	s.news = nil
 	if !s.away {
 		s.news = []control.Change{{Listed: true, List: s.store.listLocked(""), Revision: s.store.revision}}
@@ -140,7 +140,7 @@ func (s *Shelf) relistLocked() {
 	s.wakeLocked()
 }
 
-func (s *Shelf) wakeLocked() {
+func (s *KeyValue) wakeLocked() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -157,8 +157,8 @@ func (s *Store) listLocked(prefix string) []control.Record {
 	return list
 }
 
-// Follow implements control.Shelf.
-func (s *Shelf) Follow(ctx context.Context, changed func(control.Change)) error {
+// Follow implements control.KeyValue.
+func (s *KeyValue) Follow(ctx context.Context, changed func(control.Change)) error {
 	s.store.mu.Lock()
 	s.relistLocked()
 	s.store.mu.Unlock()
@@ -178,8 +178,8 @@ func (s *Shelf) Follow(ctx context.Context, changed func(control.Change)) error 
 	}
 }
 
-// List implements control.Shelf.
-func (s *Shelf) List(_ context.Context, prefix string) ([]control.Record, int64, error) {
+// List implements control.KeyValue.
+func (s *KeyValue) List(_ context.Context, prefix string) ([]control.Record, int64, error) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	if s.away {
@@ -188,8 +188,8 @@ func (s *Shelf) List(_ context.Context, prefix string) ([]control.Record, int64,
 	return s.store.listLocked(prefix), s.store.revision, nil
 }
 
-// Put implements control.Shelf.
-func (s *Shelf) Put(_ context.Context, name string, value []byte, cond control.If) (int64, bool, error) {
+// Put implements control.KeyValue.
+func (s *KeyValue) Put(_ context.Context, name string, value []byte, cond control.If) (int64, bool, error) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	if s.away {
@@ -208,8 +208,8 @@ func (s *Shelf) Put(_ context.Context, name string, value []byte, cond control.I
 	return s.store.revision, true, nil
 }
 
-// Delete implements control.Shelf.
-func (s *Shelf) Delete(_ context.Context, name string, revision int64) error {
+// Delete implements control.KeyValue.
+func (s *KeyValue) Delete(_ context.Context, name string, revision int64) error {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	if s.away {
