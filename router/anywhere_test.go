@@ -50,7 +50,7 @@ func (s *stretch) before(offset uint64) (out []uint64) {
 func stretches(n *node) []*stretch {
 	all := []*stretch{
 		{name: "chat:a", floor: 1, head: 12, cold: true}, {name: "short:a", floor: 7, head: 10, cold: true}, {name: "chat:one", floor: 1, head: 1, cold: true},
-		{name: "brief:a", floor: 1, head: 12}, {name: "later:a", floor: 1, head: 12},
+		{name: "brief:a", floor: 1, head: 12},
 	}
 	for _, s := range all {
 		s.epoch = n.fill(s.name, int(s.head))

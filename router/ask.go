@@ -52,12 +52,9 @@ func (r *Router) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.A
 		wait = min(wait, time.Duration(a.DeadlineMs)*time.Millisecond)
 	}
 	q.deadline = time.Now().Add(wait)
-	switch ns.Durability {
-	case None:
+	if ns.Durability == None {
 		r.askVolatile(q)
-	case Async:
-		r.askAsync(q)
-	default:
+	} else {
 		r.askCommitted(q)
 	}
 }
@@ -105,6 +102,12 @@ func (r *Router) askVolatile(q *question) {
 	r.metrics.asks.tail.Inc()
 	q.reply(answer)
 	r.table.shrink()
+}
+
+// moving tells the edge to ask again soon: another router is about to own the channel.
+func (r *Router) moving(q *question) {
+	r.metrics.asks.unavailable.Inc()
+	q.reply(q.unavailable(movingRetry, "the channel is moving to another router"))
 }
 
 // ownChannelLocked is a channel that is here, or ours by the view; else nil. Its shard

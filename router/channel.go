@@ -52,7 +52,6 @@ type channel struct {
 
 	keys     *recentKeys // of a channel that its owner's memory numbers
 	keyBytes int64       // of them, counted in bytes
-	async    *asyncState // of a channel that is written behind
 
 	// handing over (handover.go)
 	tenure  tenure   // whether we may number it
@@ -165,10 +164,8 @@ func (t *table) accountLocked(ch *channel, delta int64) {
 
 // busyLocked says that a committer or a queue refers to the channel.
 func (ch *channel) busyLocked() bool {
-	a := ch.async
 	return ch.inflight || ch.ready || len(ch.pending) > 0 || len(ch.suspects) > 0 ||
-		ch.listed || ch.moving || len(ch.waiters) > 0 ||
-		a != nil && (a.bytes > 0 || len(a.acks) > 0 || a.queued && !a.loose)
+		ch.listed || ch.moving || len(ch.waiters) > 0
 }
 
 // shrink evicts until the table is a sixteenth below its bound. Whoever made it
@@ -242,10 +239,6 @@ func (t *table) evictSome(s *shard, often bool) {
 }
 
 func (t *table) dropLocked(ch *channel) {
-	if n := ch.unwrittenLocked(); n > 0 {
-		t.metrics.asyncLost.Add(float64(ch.unlostLocked()))
-		ch.known = false // the writer may have it in its list
-	}
 	if ch.quietQueued { // the list has it still, with nothing to repeat and to hold on to
 		ch.known = false
 		t.clearTailLocked(ch)

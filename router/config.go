@@ -52,7 +52,6 @@ type Config struct {
 	MaxEventBytes  int   // of data, compact. Default 256 KiB, at most 512 KiB
 	StreamRequests int   // unanswered requests of one PublishStream. Default 32
 
-	AsyncBytes int64         // events of asynchronous namespaces that are not written yet; past it channels let go of the oldest. Default 64 MiB
 	CacheBytes int64         // heads and hot tails of all channels together. Default 256 MiB
 	TailAge    time.Duration // events younger than this stay in a tail. Default 60s
 	TailEvents int           // the newest that stay in a tail at any age. Default 100
@@ -121,7 +120,7 @@ func Default() Config {
 		ReadDeadline: 2 * time.Second, StopTimeout: 5 * time.Second, CallDeadline: 15 * time.Second,
 		Committers: 1, BatchEvents: 512, BatchBytes: 1 << 20,
 		QueueEvents: 100_000, QueueBytes: 64 << 20, MaxEventBytes: 256 << 10, StreamRequests: 32,
-		AsyncBytes: 64 << 20, CacheBytes: 256 << 20, TailAge: time.Minute, TailEvents: 100,
+		CacheBytes: 256 << 20, TailAge: time.Minute, TailEvents: 100,
 		OwnerRecheck: time.Minute, PauseLimit: 2 * time.Second,
 		HandoverWindow: 30 * time.Second, HandoverWait: time.Second, HandoverGrace: 3 * time.Second, HandoverTimeout: 10 * time.Second,
 		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 200 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
@@ -175,7 +174,7 @@ func (c *Config) validateBounds(p *problems) {
 		{"read_deadline", int64(c.ReadDeadline)}, {"stop_timeout", int64(c.StopTimeout)}, {"call_deadline", int64(c.CallDeadline)},
 		{"committers", int64(c.Committers)}, {"batch_events", int64(c.BatchEvents)}, {"batch_bytes", int64(c.BatchBytes)},
 		{"queue_events", c.QueueEvents}, {"limits.queue_bytes", c.QueueBytes}, {"limits.max_event_bytes", int64(c.MaxEventBytes)},
-		{"stream_requests", int64(c.StreamRequests)}, {"limits.cache_bytes", c.CacheBytes}, {"limits.async_bytes", c.AsyncBytes}, {"tail_age", int64(c.TailAge)},
+		{"stream_requests", int64(c.StreamRequests)}, {"limits.cache_bytes", c.CacheBytes}, {"tail_age", int64(c.TailAge)},
 		{"handover_wait", int64(c.HandoverWait)}, {"handover_grace", int64(c.HandoverGrace)}, {"handover_timeout", int64(c.HandoverTimeout)},
 		{"pause_limit", int64(c.PauseLimit)}, {"store.read_conns", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)}, {"read_pace", int64(c.ReadPace)},
 		{"limits.read_batch", int64(c.ReadRanges)}, {"read_bytes", int64(c.ReadBytes)}, {"read_queue", int64(c.ReadQueue)},

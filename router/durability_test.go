@@ -26,31 +26,31 @@ type cell struct {
 // without its goodbye. Whatever is acked and not left must have ended its epoch.
 func TestWhatAnAckMeans(t *testing.T) {
 	failures := []struct {
-		name                   string
-		fail                   func(*ground)
-		committed, async, none cell
+		name            string
+		fail            func(*ground)
+		committed, none cell
 	}{
 		{"router killed", routerKilled,
-			cell{"a b c", "", "same"}, cell{"a b", "", "new"}, cell{"", "", "new"}},
+			cell{"a b c", "", "same"}, cell{"", "", "new"}},
 		{"router stopped in order", routerStopped,
-			cell{"a b c", "", "same"}, cell{"a b c", "", "new"}, cell{"", "", "new"}},
+			cell{"a b c", "", "same"}, cell{"", "", "new"}},
 		{"router stopped in order while the store is away", routerStoppedStoreAway,
-			cell{"a b", "c", "same"}, cell{"a b", "", "new"}, cell{"", "", "new"}},
+			cell{"a b", "c", "same"}, cell{"", "", "new"}},
 		{"store away", storeAway,
-			cell{"a b d", "c", "same"}, cell{"a b c d", "", "same"}, cell{"a b c d", "", "same"}},
+			cell{"a b d", "c", "same"}, cell{"a b c d", "", "same"}},
 		{"store lost its newest commits", storeLost,
-			cell{"a c", "", "new"}, cell{"a c", "", "new"}, cell{"a b c", "", "same"}},
+			cell{"a c", "", "new"}, cell{"a b c", "", "same"}},
 		{"bus away", busAway,
-			cell{"a b c", "", "same"}, cell{"a b c", "", "same"}, cell{"a b c", "", "same"}},
+			cell{"a b c", "", "same"}, cell{"a b c", "", "same"}},
 		{"bus away, router killed", busAwayRouterKilled,
-			cell{"a b c", "", "same"}, cell{"a b c", "", "new"}, cell{"", "", "new"}},
+			cell{"a b c", "", "same"}, cell{"", "", "new"}},
 		{"bus and store away", busAndStoreAway,
-			cell{"a b", "c", "same"}, cell{"a b c", "c", "same"}, cell{"a b c", "", "same"}},
+			cell{"a b", "c", "same"}, cell{"a b c", "", "same"}},
 		{"two owners", twoOwners,
-			cell{"a b c d", "", "same"}, cell{"a b d", "", "new"}, cell{"d", "", "new"}},
+			cell{"a b c d", "", "same"}, cell{"d", "", "new"}},
 	}
 	for _, f := range failures {
-		for d, want := range map[router.Durability]cell{router.Committed: f.committed, router.Async: f.async, router.None: f.none} {
+		for d, want := range map[router.Durability]cell{router.Committed: f.committed, router.None: f.none} {
 			t.Run(f.name+"/"+d.String(), func(t *testing.T) {
 				t.Parallel()
 				newGround(t, d).check(f.fail, want)
@@ -71,7 +71,6 @@ type ground struct {
 	port    int
 	r       *member
 	started int
-	told    logged // by routers
 
 	acked, refused []string
 	epoch          uint64 // of b
@@ -90,14 +89,8 @@ func newGround(t *testing.T, d router.Durability) *ground {
 func (g *ground) check(fail func(*ground), want cell) {
 	g.t.Helper()
 	g.publish("a")
-	if g.d != router.None {
-		g.store.eventually(g.t, channelOf(g.d), 1)
-	}
 	g.store.save()
 	g.publish("b")
-	if g.d != router.None {
-		g.store.eventually(g.t, channelOf(g.d), 2)
-	}
 	at := g.ask(&gatewayv1.Ask{Channel: channelOf(g.d)})
 	g.epoch, g.offset = at.Epoch, at.Head
 	fail(g)
@@ -124,7 +117,7 @@ func (g *ground) check(fail func(*ground), want cell) {
 }
 
 func routerKilled(g *ground) {
-	g.publishUnwritten("c")
+	g.publish("c")
 	g.r.kill()
 	g.r = g.start()
 }
@@ -140,13 +133,6 @@ func routerStoppedStoreAway(g *ground) {
 	g.publish("c")
 	g.r.stop()
 	g.store.cut(false)
-	if g.d == router.Async {
-		for _, want := range []string{`channel=async:room epoch=`, `first=3 last=3`, `namespace=async channels=1 events=1`} {
-			if told := g.told.String(); !strings.Contains(told, want) {
-				g.t.Errorf("the router that ended did not say %s in\n%s", want, told)
-			}
-		}
-	}
 	g.r = g.start()
 }
 
@@ -190,13 +176,9 @@ func busAndStoreAway(g *ground) {
 
 func twoOwners(g *ground) {
 	old := g.r
-	g.publishUnwritten("c")
+	g.publish("c")
 	g.r = g.start() // its view gives it the channel; the old one has not heard of it
 	g.publish("d")
-	if g.d != router.None {
-		g.eventually("d is written", func() string { last := g.left(); return last[len(last)-1] }, "d")
-	}
-	old.gate.hold(false)
 	old.members.set(g.r.members.Snapshot())
 	old.stop()
 }
@@ -208,15 +190,6 @@ func (g *ground) publish(data string) {
 		return
 	}
 	g.acked = append(g.acked, data)
-}
-
-// publishUnwritten publishes at the worst moment: an ack that need not wait for the
-// store does not get it either.
-func (g *ground) publishUnwritten(data string) {
-	if g.d == router.Async {
-		g.r.gate.hold(true)
-	}
-	g.publish(data)
 }
 
 func (g *ground) publishUntilAcked(data string) {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -46,10 +44,9 @@ func (g *ground) start() *member {
 	cfg.DrainDelay, cfg.TrimEvery, cfg.OwnerRecheck = 0, 0, 0
 	cfg.PauseLimit = 20 * time.Second
 	cfg.StopTimeout = 2 * time.Second
-	cfg.Log = slog.New(slog.NewTextHandler(&g.told, nil))
 	cfg.RetryFor, cfg.PublishDeadline = 500*time.Millisecond, 3*time.Second
 	cfg.Namespaces = make(map[string]router.Namespace)
-	for _, d := range []router.Durability{router.Committed, router.Async, router.None} {
+	for _, d := range []router.Durability{router.Committed, router.None} {
 		ns := router.DefaultNamespace()
 		ns.Durability = d
 		cfg.Namespaces[d.String()] = ns
@@ -112,24 +109,6 @@ func (m *member) kill() {
 	m.stop()
 }
 
-// logged is what routers say.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // alone is a router without others.
 type alone struct{}
 
@@ -186,26 +165,12 @@ type gatedStore struct {
 	history.Store
 	mu     sync.Mutex
 	killed bool
-	held   chan struct{} // while writes are held; closed to let them go
-}
-
-func (s *gatedStore) hold(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case on && s.held == nil:
-		s.held = make(chan struct{})
-	case !on && s.held != nil:
-		close(s.held)
-		s.held = nil
-	}
 }
 
 func (s *gatedStore) kill() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.killed = true
-	s.mu.Unlock()
-	s.hold(false)
 }
 
 func (s *gatedStore) pass() error {
@@ -218,16 +183,6 @@ func (s *gatedStore) pass() error {
 }
 
 func (s *gatedStore) Append(ctx context.Context, runs []history.Run) ([]history.Outcome, error) {
-	s.mu.Lock()
-	held := s.held
-	s.mu.Unlock()
-	if held != nil {
-		select {
-		case <-held:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 	if err := s.pass(); err != nil {
 		return nil, err
 	}
@@ -344,21 +299,3 @@ func (s *fileStore) Keep(ctx context.Context, channels []string) error {
 }
 
 func (s *fileStore) Close() error { return nil }
-
-// eventually waits until the channel has n events.
-func (s *fileStore) eventually(t *testing.T, channel string, n uint64) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		pages, err := s.Read(context.Background(), []history.Range{{Channel: channel, Limit: 1}})
-		if err == nil && pages[0].Head == n {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s has %d events; %v", channel, n, err)
-		}
-		<-tick.C
-	}
-}

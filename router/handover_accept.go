@@ -119,9 +119,6 @@ func (g *gifted) join(c *gatewayv1.HandedChannel, revision uint64, limit int64) 
 		r = &received{meta: c, revision: revision}
 	}
 	r.meta.Keys, r.revision = c.Keys, max(r.revision, revision)
-	if r.first == 0 {
-		r.first = firstOf(c.Events)
-	}
 	for _, e := range c.Events {
 		r.bytes += eventSize(e)
 	}
@@ -143,7 +140,6 @@ func (h *handover) receive(r *received) {
 	name := r.meta.Channel
 	ns := h.router.namespaces.of(name)
 	if ns == nil || wire.CheckChannel(name) != nil {
-		h.router.metrics.asyncLost.Add(float64(r.lateLocked(nil)))
 		h.count.refused.Inc()
 		return
 	}
@@ -152,9 +148,6 @@ func (h *handover) receive(r *received) {
 	began := ch.tenure.until.Add(-h.cfg.HandoverWait)
 	awaited := ch.tenure.state == tenureAwaiting
 	took := h.takeLocked(ch, r)
-	if !took {
-		h.router.metrics.asyncLost.Add(float64(r.lateLocked(ch)))
-	}
 	v := h.own.look(name, ch.known, &ch.tenure, time.Now())
 	if to := ch.tenure.due(&v); to != "" {
 		h.listLocked(ch, to, v.revision, false) // a view newer than the giver's

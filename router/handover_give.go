@@ -33,7 +33,6 @@ type offer struct {
 	revision uint64    // of the view by which the receiver owns it
 	asked    bool      // the receiver wants it now
 	since    time.Time // tried, and found busy; zero: not yet
-	late     bool      // publishers that wait for their acks hear that the outcome is unknown
 }
 
 // giver hands channels to one router: one goroutine while there are any.
@@ -252,13 +251,6 @@ func (g *giver) given() {
 
 // lose ends a piece of which nobody knows whether it was taken.
 func (g *giver) lose() {
-	if g.sent != nil {
-		for _, gift := range g.sent.gifts {
-			if gift != g.open {
-				g.h.router.metrics.asyncLost.Add(float64(gift.unlost))
-			}
-		}
-	}
 	n := g.ended()
 	if open := g.open; open != nil {
 		g.open = nil
@@ -396,7 +388,7 @@ func (g *giver) give(o offer) *gift {
 		h.listLocked(ch, due, v.revision, false)
 		h.unblockLocked(ch)
 		return nil
-	case ch.inflight || len(ch.suspects) > 0 || ch.acksOpenLocked() && !o.late:
+	case ch.inflight || len(ch.suspects) > 0:
 		g.parkLocked(o, now)
 		return nil
 	}
@@ -411,7 +403,6 @@ func (g *giver) give(o offer) *gift {
 	packed := h.packLocked(ch, revision)
 	m := packed.meta
 	m.Moves = t.give(g.to, revision, standing{epoch: m.Epoch, head: m.Head, stored: m.Stored}, now).moves
-	h.router.sequencer.dropAsyncLocked(ch, unknownOutcome)
 	h.table.forgetLocked(ch)
 	ch.keys = nil
 	h.table.countKeysLocked(ch)

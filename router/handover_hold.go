@@ -2,9 +2,8 @@ package router
 
 import "time"
 
-// While a channel is being given nothing of it is taken: until its run has ended and its
-// acks are there, then until its piece is answered. What waits for a run or for acks is
-// parked, costs nothing, and holds up no other. How long publishes wait is bounded: after
+// While a channel is being given nothing of it is taken: until its run has ended, then
+// until its piece is answered. What waits for a run is parked, costs nothing, and holds up no other. How long publishes wait is bounded: after
 // half of the time that a new owner waits for its hand they go on here, if the channel is
 // still here, or are told to come again.
 
@@ -42,9 +41,6 @@ func (h *handover) unblockLocked(ch *channel) {
 	}
 }
 
-// acksOpenLocked says that publishers wait for bus or store.
-func (ch *channel) acksOpenLocked() bool { return ch.async != nil && len(ch.async.acks) > 0 }
-
 // parkLocked lets an offer wait until nothing of its channel is in flight; its shard is
 // locked. It is not tried for longer than the channel is served here.
 func (g *giver) parkLocked(o offer, now time.Time) {
@@ -57,7 +53,7 @@ func (g *giver) parkLocked(o offer, now time.Time) {
 		return
 	}
 	// Suspects: only the next run finds out what became of them.
-	if ch.moving = ch.inflight || ch.acksOpenLocked(); !ch.moving {
+	if ch.moving = ch.inflight; !ch.moving {
 		h.unblockLocked(ch)
 	}
 	ch.parked = &parked{g, o, ch.parked}
@@ -78,17 +74,16 @@ func (h *handover) busyLocked(ch *channel) {
 // a result; the channel's shard is locked.
 func (h *handover) idleLocked(ch *channel) {
 	switch {
-	case ch.parked == nil || ch.inflight || ch.acksOpenLocked() && !ch.parked.offer.late:
+	case ch.parked == nil || ch.inflight:
 	case len(ch.suspects) > 0:
 		h.unblockLocked(ch)
 	default:
-		h.unparkLocked(ch, false)
+		h.unparkLocked(ch)
 	}
 }
 
-// unparkLocked brings parked offers back to their givers. late: acks were waited for
-// long enough.
-func (h *handover) unparkLocked(ch *channel, late bool) {
+// unparkLocked brings parked offers back to their givers.
+func (h *handover) unparkLocked(ch *channel) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for p := ch.parked; p != nil; p = p.next {
@@ -96,7 +91,6 @@ func (h *handover) unparkLocked(ch *channel, late bool) {
 			continue // it looks for what it had
 		}
 		delete(p.giver.parked, ch)
-		p.offer.late = p.offer.late || late
 		p.giver.urgent = append(p.giver.urgent, p.offer)
 		signal(p.giver.wake)
 	}
@@ -143,15 +137,12 @@ func (h *handover) relieve() {
 // come again.
 func (h *handover) relieveLocked(ch *channel, now time.Time) []*publication {
 	switch {
-	case ch.parked != nil && (ch.inflight || len(ch.suspects) > 0):
+	case ch.parked != nil:
 		if now.Sub(ch.parked.offer.since) < h.cfg.HandoverGrace {
 			h.holdLocked(ch, now) // its own run holds it
 			return nil
 		}
 		h.dropParkedLocked(ch)
-	case ch.parked != nil:
-		h.unparkLocked(ch, true)
-		h.holdLocked(ch, now)
 	case !ch.moving:
 	case ch.tenure.state == tenureGiven:
 		ch.turned = true

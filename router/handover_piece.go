@@ -28,8 +28,7 @@ type gift struct {
 	meta     *gatewayv1.HandedChannel // without events and keys
 	events   []*gatewayv1.BusEvent
 	keys     []*gatewayv1.HandedKey
-	done     int    // events that are in pieces
-	unlost   uint64 // events that the store does not have
+	done     int // events that are in pieces
 }
 
 // packLocked takes all that is known of a channel; its shard is locked.
@@ -39,10 +38,6 @@ func (h *handover) packLocked(ch *channel, revision uint64) *gift {
 		Channel: ch.name, Epoch: ch.epoch, Head: ch.head, Floor: ch.floor, Stored: stored, Base: ch.baseLocked(ch.epoch, ch.head),
 		Settled: !stored || h.own.settled(ch.name, ch.trust, ch.settled) && !time.Now().Before(ch.late),
 	}}
-	if a := ch.async; a != nil && ch.ns.Durability == Async {
-		g.meta.Behind, g.meta.RowEpoch, g.meta.RowHead = true, a.row.epoch, a.row.offset
-		g.meta.Unwritten, g.unlost = ch.unwrittenLocked(), ch.unlostLocked()
-	}
 	if ch.keys != nil {
 		for _, k := range ch.keys.order {
 			g.keys = append(g.keys, &gatewayv1.HandedKey{Scope: k.Scope, Key: k.Key, Offset: ch.keys.offsets[k]})
@@ -104,7 +99,6 @@ type received struct {
 	meta     *gatewayv1.HandedChannel
 	revision uint64
 	events   []*gatewayv1.BusEvent
-	first    uint64 // offset of the first that came, also if it was cut; 0: none did
 	bytes    int64
 }
 
@@ -112,7 +106,7 @@ type received struct {
 // known already. Its shard is locked.
 func (h *handover) takeLocked(ch *channel, r *received) bool {
 	m, t := r.meta, &ch.tenure
-	if m.Stored != (ch.ns.Durability == Committed) || m.Behind != (ch.ns.Durability == Async) {
+	if m.Stored != (ch.ns.Durability == Committed) {
 		return false // the routers' configurations differ
 	}
 	v := h.own.look(ch.name, ch.known, t, time.Now())
@@ -124,11 +118,7 @@ func (h *handover) takeLocked(ch *channel, r *received) bool {
 		}
 		return false
 	}
-	if ch.async != nil && ch.epoch < m.Epoch {
-		h.router.metrics.asyncLost.Add(float64(ch.unlostLocked()))
-	}
 	loaded := ch.known // an older position: what is newer than it was numbered elsewhere
-	h.router.sequencer.dropAsyncLocked(ch, unknownOutcome)
 	h.table.forgetLocked(ch)
 	h.table.moveLocked(ch, m.Epoch, m.Head)
 	ch.base = point{m.Epoch, m.Base}
@@ -141,9 +131,6 @@ func (h *handover) takeLocked(ch *channel, r *received) bool {
 	if !m.Stored {
 		ch.keys = keysOf(m.Keys)
 		h.table.countKeysLocked(ch)
-	}
-	if m.Behind {
-		h.router.sequencer.handedAsyncLocked(ch, r)
 	}
 	if m.Settled && !loaded {
 		ch.trust, ch.settled = h.own.now(), r.revision
@@ -176,17 +163,10 @@ func (h *handover) restore(g *gift) {
 	m := proto.CloneOf(g.meta)
 	m.Keys, m.Moves = g.keys, m.Moves+1
 	// Revision 0: what the views say counts from now on.
-	h.takeLocked(ch, &received{meta: m, events: g.events, first: firstOf(g.events)})
+	h.takeLocked(ch, &received{meta: m, events: g.events})
 	now := time.Now()
 	v := h.own.look(ch.name, ch.known, &ch.tenure, now)
 	if ch.tenure.due(&v) != "" {
 		ch.tenure.lost = now // it is served here until another can take it
 	}
-}
-
-func firstOf(events []*gatewayv1.BusEvent) uint64 {
-	if len(events) == 0 {
-		return 0
-	}
-	return events[0].Offset
 }

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -114,43 +117,11 @@ type recorder struct {
 	mu        sync.Mutex
 	envelopes []*gatewayv1.Envelope
 	onPublish func(*gatewayv1.Envelope)
-	onFlush   func() error // before each flush
-	deaf      error        // what flushes say
-	flushes   int
-}
-
-// Flush is that of a bus server that has everything at once.
-func (b *recorder) Flush(context.Context) error {
-	b.mu.Lock()
-	hook := b.onFlush
-	b.mu.Unlock()
-	if hook != nil {
-		if err := hook(); err != nil {
-			return err
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.flushes++
-	return b.deaf
-}
-
-// away lets the bus lose everything, or no more.
-func (b *recorder) away(on bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.deaf = nil
-	if on {
-		b.deaf = errAway
-	}
 }
 
 func (b *recorder) Publish(e *gatewayv1.Envelope) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.deaf != nil {
-		return
-	}
 	b.envelopes = append(b.envelopes, e)
 	if b.onPublish != nil {
 		b.onPublish(e)
@@ -301,7 +272,6 @@ func testConfig(id string) Config {
 	cfg.OpenNamespaces = true
 	cfg.Namespaces = map[string]Namespace{
 		"brief":  {Durability: None, Recover: true, Publish: Everyone, Subscribe: Everyone},
-		"later":  {Durability: Async, Recover: true, Publish: Everyone, Subscribe: Everyone},
 		"closed": DefaultNamespace(),
 		"cursor": {HistorySize: 10, Recover: false, Subscribe: Everyone},
 	}
@@ -475,3 +445,33 @@ type noPeers struct{}
 
 func (noPeers) Conn(*presence.Member) (*grpc.ClientConn, error) { return nil, errAway }
 func (noPeers) Down(*presence.Member) bool                      { return true }
+
+// texts is what the store has of a channel.
+func (n *node) texts(channel string) string {
+	var out []string
+	for i, e := range n.stored(channel) {
+		if i > 0 && e.Offset != n.stored(channel)[i-1].Offset+1 {
+			n.t.Errorf("%s has a hole before %d", channel, e.Offset)
+		}
+		out = append(out, string(e.Data))
+	}
+	return strings.Join(out, " ")
+}
+
+func (n *node) wantStored(channel, want string) {
+	n.t.Helper()
+	if got := n.texts(channel); got != want {
+		n.t.Errorf("%s has %q, want %q", channel, got, want)
+	}
+}
+
+// quick lets the store's failures be tried again soon, and the end not wait for it.
+func quick(c *Config) { c.StopTimeout, c.StoreTimeout = 300*time.Millisecond, 500*time.Millisecond }
+
+func counted(c prometheus.Counter) float64 {
+	var m dto.Metric
+	if c.Write(&m) != nil {
+		return -1
+	}
+	return m.GetCounter().GetValue()
+}

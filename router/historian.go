@@ -34,11 +34,8 @@ func (s historyService) ReadHistory(ctx context.Context, request *routerv1.ReadH
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadDeadline)
 	defer cancel()
-	switch ns.Durability {
-	case None:
+	if ns.Durability == None {
 		return s.volatileHistory(ctx, request, ns, limit)
-	case Async:
-		return s.asyncHistory(ctx, request, ns, limit)
 	}
 	res, ok := s.historyFromTail(request, limit)
 	if !ok {

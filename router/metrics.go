@@ -8,7 +8,7 @@ import (
 type metrics struct {
 	publishes     outcomeCounters
 	storeCalls    storeCalls
-	renewals      renewals
+	renewed       prometheus.Counter
 	asks          askCounters
 	http          httpCounters
 	handover      handoverCounters
@@ -22,9 +22,6 @@ type metrics struct {
 	failures      prometheus.Counter
 	storeBehind   prometheus.Counter
 	claimsRefused prometheus.Counter
-	asyncLost     prometheus.Counter
-	asyncLoose    prometheus.Counter
-	flushFailures prometheus.Counter
 	evictions     prometheus.Counter
 	fanned        prometheus.Counter
 	headsRepeated prometheus.Counter
@@ -62,9 +59,6 @@ func (o *outcomeCounters) of(res result) prometheus.Counter {
 }
 
 type storeCalls struct{ append, heads, read, renew, trim, forget, keep prometheus.Counter }
-
-// renewals is one counter for each cause of a new epoch.
-type renewals struct{ behind, takeover, rebase prometheus.Counter }
 
 type askCounters struct{ tail, store, unavailable, refused prometheus.Counter }
 
@@ -133,10 +127,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 			read: calls.WithLabelValues("read"), renew: calls.WithLabelValues("renew"), trim: calls.WithLabelValues("trim"),
 			forget: calls.WithLabelValues("forget"), keep: calls.WithLabelValues("keep"),
 		},
-		renewals: renewals{
-			behind: renewed.WithLabelValues("store_behind"), takeover: renewed.WithLabelValues("takeover"),
-			rebase: renewed.WithLabelValues("unwritten"),
-		},
+		renewed: renewed.WithLabelValues("store_behind"),
 		asks: askCounters{
 			tail: asks.WithLabelValues("tail"), store: asks.WithLabelValues("store"),
 			unavailable: asks.WithLabelValues("unavailable"), refused: asks.WithLabelValues("refused"),
@@ -151,9 +142,6 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 		failures:      counter("commit_failures_total", "Batches that could not be prepared because the store failed."),
 		storeBehind:   counter("store_behind_total", "Heads read, twice, below one that was seen before: lost history."),
 		claimsRefused: counter("claims_refused_total", "Positions of edges above the store's that brought about no new epoch: too soon after the last one."),
-		asyncLost:     counter("async_lost_events_total", "At most so many acked events of asynchronous namespaces are lost to the store; their channels begin new epochs."),
-		asyncLoose:    counter("async_overflows_total", "Channels that had to let go of events that were not written yet."),
-		flushFailures: counter("bus_flush_failures_total", "Flushes that the bus did not answer; publishes waited for the store."),
 		evictions:     counter("cache_evictions_total", "Channels evicted, with head and tail."),
 		fanned:        counter("fanout_events_total", "Events put on the bus."),
 		headsRepeated: counter("heads_repeated_total", "Heads of quiet channels repeated on the bus."),
@@ -173,7 +161,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 	if r != nil {
 		r.MustRegister(moved, waits, m.handover.takes, m.handover.passed, m.handover.turned, m.handover.waitSeconds)
 		r.MustRegister(publishes, calls, renewed, asks, requests, m.overflows, m.rateLimited, m.abandoned, m.repeats, m.races, m.refused, m.unknown,
-			m.failures, m.storeBehind, m.claimsRefused, m.asyncLost, m.asyncLoose, m.flushFailures, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed, m.forgotten,
+			m.failures, m.storeBehind, m.claimsRefused, m.evictions, m.fanned, m.headsRepeated, m.forwards, m.servedForDead, m.trimmed, m.forgotten,
 			m.readsRefused, m.answersShed, m.panics, m.readsRunning, m.streams, m.commitSeconds, m.batchEvents, m.readRanges)
 		s.register(r)
 	}
@@ -182,7 +170,7 @@ func newMetrics(r prometheus.Registerer, s *sizes) *metrics {
 
 // sizes reads what is held now, for gauges.
 type sizes struct {
-	channels, cacheBytes, queueEvents, queueBytes, readQueue, readsPeak, httpBytes, unwritten func() float64
+	channels, cacheBytes, queueEvents, queueBytes, readQueue, readsPeak, httpBytes func() float64
 }
 
 func (s *sizes) register(r prometheus.Registerer) {
@@ -194,7 +182,6 @@ func (s *sizes) register(r prometheus.Registerer) {
 	gauge("queue_events", "Publishes waiting or in flight.", s.queueEvents)
 	gauge("queue_bytes", "Bytes of publishes waiting or in flight.", s.queueBytes)
 	gauge("http_bytes", "Bodies of requests over HTTP.", s.httpBytes)
-	gauge("async_unwritten_bytes", "Events of asynchronous namespaces that are not written yet.", s.unwritten)
 	gauge("waiting_reads", "Reads waiting for the store.", s.readQueue)
 	gauge("peak_store_reads", "Most batches of reads that were in the store at once.", s.readsPeak)
 }

@@ -16,7 +16,6 @@ type Durability uint8
 const (
 	Committed Durability = iota // the store has it (zero value: the safe one)
 	None                        // its owner's memory has it; the store is never asked
-	Async                       // the bus server has it, or the store, whichever is first; the store later
 )
 
 func (d Durability) String() string {
@@ -25,8 +24,6 @@ func (d Durability) String() string {
 		return "committed"
 	case None:
 		return "none"
-	case Async:
-		return "async"
 	}
 	return fmt.Sprintf("Durability(%d)", uint8(d))
 }
@@ -88,9 +85,9 @@ func (n Namespace) validate(name string, p *problems) {
 		p.add(field+".history_ttl", n.HistoryTTL, "must not be negative")
 	}
 	switch n.Durability {
-	case Committed, None, Async:
+	case Committed, None:
 	default:
-		p.add(field+".durability", n.Durability, "must be committed, async or none")
+		p.add(field+".durability", n.Durability, "must be committed or none")
 	}
 	if n.PublishPerSecond < 0 {
 		p.add(field+".publish_per_second", n.PublishPerSecond, "must not be negative")

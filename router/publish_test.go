@@ -565,3 +565,14 @@ func TestNothingToPublishIsRefused(t *testing.T) {
 		t.Errorf("a broadcast to nobody: %v", err)
 	}
 }
+
+// An ack says what its event has survived.
+func TestAnAckNamesItsDurability(t *testing.T) {
+	n := start(t, nil, nil)
+	if committed := n.publish1("chat:a", `1`, ""); committed.Durability != routerv1.Durability_DURABILITY_COMMITTED {
+		t.Errorf("placed %v", committed)
+	}
+	if none := n.publish1("brief:a", `1`, ""); none.Durability != routerv1.Durability_DURABILITY_NONE {
+		t.Errorf("placed %v", none)
+	}
+}

@@ -139,8 +139,6 @@ func said(res result) routerv1.Durability {
 	switch {
 	case res.code != codes.OK:
 		return routerv1.Durability_DURABILITY_UNSPECIFIED
-	case res.durability == Async:
-		return routerv1.Durability_DURABILITY_ASYNC
 	case res.durability == None:
 		return routerv1.Durability_DURABILITY_NONE
 	}
@@ -148,13 +146,12 @@ func said(res result) routerv1.Durability {
 }
 
 // durabilityOf reads what another router said. One that says nothing knew only of
-// namespaces whose durability is their own.
+// namespaces whose durability is their own. A word that this version does not know
+// promises nothing.
 func durabilityOf(n uint32) Durability {
 	switch routerv1.Durability(n) {
-	case routerv1.Durability_DURABILITY_ASYNC:
-		return Async
-	case routerv1.Durability_DURABILITY_NONE:
-		return None
+	case routerv1.Durability_DURABILITY_UNSPECIFIED, routerv1.Durability_DURABILITY_COMMITTED:
+		return Committed
 	}
-	return Committed
+	return None
 }

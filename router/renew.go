@@ -100,7 +100,7 @@ func (r *renewer) renew(ctx context.Context, renewals []history.Renewal, which [
 		}
 		heads[i].Epoch, heads[i].Offset = rows[n].Epoch, rows[n].Offset
 	}
-	r.metrics.renewals.behind.Add(float64(len(renewals)))
+	r.metrics.renewed.Add(float64(len(renewals)))
 	first := renewals[0]
 	r.log.Warn("the store has less than it has shown: channels begin new epochs", "channels", len(renewals),
 		"first", first.Channel, "head", first.Head, "epoch", first.Epoch, "seen_epoch", first.Floor, "new_epoch", heads[which[0]].Epoch)

@@ -134,7 +134,6 @@ func (r *Router) sizes() *sizes {
 		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
 		readQueue:   func() float64 { return float64(r.reads.depth()) },
 		readsPeak:   func() float64 { return float64(r.reads.peak.Load()) },
-		unwritten:   func() float64 { return float64(r.sequencer.behind.bytes.Load()) },
 		httpBytes: func() float64 {
 			if r.web == nil {
 				return 0
@@ -207,10 +206,6 @@ func (r *Router) Run(ctx context.Context) error {
 		g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.committed, r.sequencer.commit) })
 	}
 	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.volatile, r.sequencer.commitVolatile) })
-	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.behind.lane, r.sequencer.commitAsync) })
-	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.behind.look, r.sequencer.commitLooked) })
-	g.Go(func() error { return r.sequencer.runAcks(parts) })
-	g.Go(func() error { return r.sequencer.runWrites(parts) })
 	g.Go(func() error { return r.own.run(parts) })
 	g.Go(func() error { return r.reads.run(parts) })
 	g.Go(func() error { return r.fan.run(parts) })
@@ -226,9 +221,7 @@ func (r *Router) Run(ctx context.Context) error {
 	r.wait(ctx, failed)
 	r.drain(ctx)
 	end()
-	err := g.Wait()
-	r.sequencer.tellLost() // now that no write is under way
-	return err
+	return g.Wait()
 }
 
 func (r *Router) serve() error {
@@ -285,10 +278,6 @@ func (r *Router) drain(ctx context.Context) {
 		<-stopped
 	}
 	r.rest(fresh)
-	// A time of its own: a call that was cut off has used up the one above.
-	last, done := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.StopTimeout)
-	defer done()
-	r.sequencer.written(last)
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
 }
 

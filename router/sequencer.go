@@ -18,10 +18,8 @@ import (
 // answered once; what is queued is bounded in events and bytes, past the bound
 // it is refused (overflow) and counted.
 //
-// Goroutines: Config.Committers that write to the store, one for channels without a
-// store; for those that are acked first two that number (one of them asks the store for
-// the rows of unknown channels), one that flushes the bus, and one that writes. Their
-// owner is Router.Run.
+// Goroutines: Config.Committers that write to the store, and one for channels without a
+// store. Their owner is Router.Run.
 type sequencer struct {
 	// immutable after newSequencer
 	cfg     *Config
@@ -33,9 +31,8 @@ type sequencer struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	committed lane        // channels with a store
-	volatile  lane        // channels without
-	behind    writeBehind // channels that are acked first
+	committed lane // channels with a store
+	volatile  lane // channels without
 
 	hand *handover // whose turn it is; set by newHandover
 
@@ -61,7 +58,6 @@ func newSequencer(cfg *Config, t *table, own *ownership, store history.Store, f 
 	s := &sequencer{
 		cfg: cfg, table: t, own: own, store: store, fan: f, metrics: m, log: log, renewer: &renewer{store, m, log},
 		committed: newLane(cfg.Committers), volatile: newLane(1), wait: 50 * time.Millisecond,
-		behind: writeBehind{lane: newLane(1), look: newLane(1), list: newLane(1), acker: newAcker()},
 	}
 	s.generation.Store(1)
 	t.volatile = func() { s.generation.Add(1) }
@@ -92,11 +88,8 @@ func (l *lane) pop() *channel {
 }
 
 func (s *sequencer) laneOf(ns *Namespace) *lane {
-	switch ns.Durability {
-	case None:
+	if ns.Durability == None {
 		return &s.volatile
-	case Async:
-		return &s.behind.lane
 	}
 	return &s.committed
 }
@@ -190,7 +183,6 @@ type work struct {
 	lost    bool   // the belief was wrong: what is left is queued again
 	must    bool   // the head must be read: unknown, or there are suspects
 	keyed   bool   // keys must be looked up, with the head that they are numbered behind
-	look    bool   // it comes again in the lane that waits for the store
 }
 
 // take forms the next batch: all ready channels in order, up to the bounds.
@@ -276,10 +268,7 @@ func (s *sequencer) done(w *work) {
 	s.hand.idleLocked(ch)
 	push := ch.readyLocked()
 	ch.shard.mu.Unlock()
-	switch {
-	case push && w.look:
-		s.behind.look.push(ch)
-	case push:
+	if push {
 		s.push(ch)
 	}
 }

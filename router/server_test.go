@@ -159,7 +159,7 @@ func TestWithoutKeysOnlyLoopbackIsServed(t *testing.T) {
 func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 	cfg := Default()
 	cfg.Committers, cfg.QueueBytes = 0, -1
-	cfg.Namespaces = map[string]Namespace{"chat": {Durability: Async + 1}, "a:b": {}, "": {}}
+	cfg.Namespaces = map[string]Namespace{"chat": {Durability: None + 1}, "a:b": {}, "": {}}
 	cfg.Keys = []Key{{Name: "k", Secret: "short", Rights: []Right{"fly"}}}
 	err := cfg.Validate()
 	for _, want := range []string{"id", "committers", "queue_bytes", "namespaces.chat.durability", "namespaces.a:b", `"default"`, "16 bytes", "fly"} {

@@ -22,7 +22,6 @@ type tailBounds struct {
 	before uint64 // events of this time, Unix ms, and older may go
 	events int    // but not the newest n
 	bytes  int64  // past this the oldest go whatever they are; 0: no bound
-	pinned uint64 // events from this offset on stay all the same; 0: none
 }
 
 func eventSize(e *gatewayv1.BusEvent) int64 {
@@ -38,7 +37,7 @@ func (t *tail) append(events []*gatewayv1.BusEvent, keep tailBounds) {
 	for drop < len(t.events) {
 		e := t.events[drop]
 		old := len(t.events)-drop > keep.events && e.TimeMs <= keep.before
-		if !old && (keep.bytes == 0 || t.bytes <= keep.bytes) || keep.pinned > 0 && e.Offset >= keep.pinned {
+		if !old && (keep.bytes == 0 || t.bytes <= keep.bytes) {
 			break
 		}
 		t.bytes -= eventSize(e)

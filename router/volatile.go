@@ -35,18 +35,14 @@ func keySize(k history.Key) int64 { return keyBytes + int64(len(k.Scope)+len(k.K
 
 func (k *recentKeys) put(key history.Key, offset uint64) {
 	if len(k.order) == recentKeysMax {
-		k.forget(k.order[0])
+		oldest := k.order[0]
 		k.order = k.order[1:]
+		delete(k.offsets, oldest)
+		k.bytes -= keySize(oldest)
 	}
 	k.offsets[key] = offset
 	k.order = append(k.order, key)
 	k.bytes += keySize(key)
-}
-
-// forget leaves order to the caller.
-func (k *recentKeys) forget(key history.Key) {
-	delete(k.offsets, key)
-	k.bytes -= keySize(key)
 }
 
 // countKeysLocked counts what the keys of a channel cost by now; its shard is locked.
@@ -74,6 +70,21 @@ func (s *sequencer) unseenLocked(ch *channel, seen uint64) bool {
 	}
 	ch.claimed = time.Now()
 	return true
+}
+
+// nextEpoch is larger than after, and than what any owner before this one began. Of one
+// view none is begun again, also of channels that were evicted: what is begun past
+// the generation takes that along.
+func (s *sequencer) nextEpoch(after uint64) uint64 {
+	view := s.own.revision() << epochShift
+	for {
+		generation := s.generation.Load()
+		epoch := max(view+generation, after+1)
+		ahead := epoch - view
+		if ahead <= generation || ahead >= 1<<epochShift || s.generation.CompareAndSwap(generation, ahead) {
+			return epoch
+		}
+	}
 }
 
 // volatileLocked readies a channel without a store, if it is our turn. An epoch seen

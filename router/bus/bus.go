@@ -80,8 +80,6 @@ type Bus struct {
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1
 
-	losses // atomic
-
 	// owned by Run: what the last batch leaves for the next but one
 	spare      []message
 	spareChunk []byte
@@ -95,7 +93,6 @@ type Bus struct {
 type message struct {
 	subject string
 	data    []byte
-	handed  chan struct{} // of a Flush: closed when all before it is handed on; nothing is sent
 }
 
 var (
@@ -178,7 +175,6 @@ func (b *Bus) put(subject string, e *gatewayv1.Envelope, size int) {
 	b.mu.Unlock()
 	switch {
 	case full:
-		b.dropped.Add(1)
 		b.metrics.drops.queue.Inc()
 		return
 	case err != nil:
@@ -260,15 +256,7 @@ func (b *Bus) keep(batch []message, chunk []byte) {
 }
 
 func (b *Bus) send(m *message) {
-	if m.handed != nil {
-		close(m.handed)
-		return
-	}
-	err := b.conn.Publish(m.subject, m.data)
-	if err != nil {
-		b.dropped.Add(1)
-	}
-	switch {
+	switch err := b.conn.Publish(m.subject, m.data); {
 	case err == nil:
 		b.metrics.sent.Inc()
 		b.metrics.sentBytes.Add(float64(len(m.data)))

@@ -46,7 +46,7 @@ const minForgetAfter = 4 * time.Hour
 type Namespace struct {
 	HistorySize int           `yaml:"history_size"` // newest events kept of each channel; 0: no bound. Default 1,000
 	HistoryTTL  time.Duration `yaml:"history_ttl"`  // older events go; 0: no bound. Default 24h
-	Durability  string        `yaml:"durability"`   // committed; async: acked by the bus, written later; none: never stored. Default committed
+	Durability  string        `yaml:"durability"`   // committed: acked when the store has it; none: never stored. Default committed
 	Recover     bool          `yaml:"recover"`      // clients may fetch what they missed; default true
 	Subscribe   string        `yaml:"subscribe"`    // granted: whose token names the channel; everyone. Default granted
 	Publish     string        `yaml:"publish"`      // granted, everyone, or nobody: backends only. Default nobody
@@ -64,7 +64,6 @@ type API struct {
 type RouterLimits struct {
 	MaxEventBytes int `yaml:"max_event_bytes"` // of data; default 262,144
 	QueueBytes    int `yaml:"queue_bytes"`     // publishes that wait for the store; default 67,108,864
-	AsyncBytes    int `yaml:"async_bytes"`     // events of asynchronous namespaces that the store does not have yet; default 67,108,864
 	CacheBytes    int `yaml:"cache_bytes"`     // heads and hot tails; default 268,435,456
 	ReadBatch     int `yaml:"read_batch"`      // most questions of edges in one query of the store; 1: a query for each, to compare with. Default 500
 }
@@ -81,7 +80,7 @@ func DefaultRouter() RouterFile {
 	return RouterFile{
 		Node: defaultNode("127.0.0.1:8381"), Listen: "127.0.0.1:8390",
 		Store:  Store{Migrate: true, WriteConns: 4, ReadConns: 4, ForgetAfter: 36 * time.Hour},
-		Limits: RouterLimits{MaxEventBytes: 256 << 10, QueueBytes: 64 << 20, AsyncBytes: 64 << 20, CacheBytes: 256 << 20, ReadBatch: 500},
+		Limits: RouterLimits{MaxEventBytes: 256 << 10, QueueBytes: 64 << 20, CacheBytes: 256 << 20, ReadBatch: 500},
 	}
 }
 
@@ -177,8 +176,12 @@ func (c *checks) namespace(field, name string, ns Namespace) {
 	if ns.PublishBurst > 0 && ns.PublishPerSecond == 0 {
 		c.bad(field+".publish_burst", ns.PublishBurst, "needs publish_per_second")
 	}
-	if !oneOf(ns.Durability, "committed", "async", "none") {
-		c.bad(field+".durability", ns.Durability, "must be committed, async or none")
+	switch ns.Durability {
+	case "committed", "none":
+	case "async":
+		c.bad(field+".durability", ns.Durability, "exists no more: choose committed if events must survive their router, none if they need not")
+	default:
+		c.bad(field+".durability", ns.Durability, "must be committed or none")
 	}
 	if !oneOf(ns.Subscribe, "granted", "everyone") {
 		c.bad(field+".subscribe", ns.Subscribe, "must be granted or everyone")

@@ -32,7 +32,6 @@ func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
 	rc.HTTPListen = f.HTTPListen
 	rc.Reflection, rc.OpenNamespaces = dev, dev
 	rc.MaxEventBytes, rc.QueueBytes, rc.CacheBytes = f.Limits.MaxEventBytes, int64(f.Limits.QueueBytes), int64(f.Limits.CacheBytes)
-	rc.AsyncBytes = int64(f.Limits.AsyncBytes)
 	rc.Reads, rc.ReadRanges = f.Store.ReadConns, f.Limits.ReadBatch
 	rc.ForgetAfter = f.Store.ForgetAfter
 	rc.Committers = 1
@@ -66,11 +65,8 @@ func namespace(in config.Namespace) router.Namespace {
 		Subscribe: access[in.Subscribe], Publish: access[in.Publish],
 		PublishPerSecond: in.PublishPerSecond, PublishBurst: in.PublishBurst,
 	}
-	switch in.Durability {
-	case "none":
+	if in.Durability == "none" {
 		out.Durability = router.None
-	case "async":
-		out.Durability = router.Async
 	}
 	return out
 }

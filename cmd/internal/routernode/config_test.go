@@ -28,7 +28,7 @@ func TestNamespacesAndKeysReachTheRouter(t *testing.T) {
 	keys := write(t, "keys.yaml", "keys:\n- {name: billing, secret: 0123456789abcdef, rights: [publish, edge]}\n")
 	f, err := Load(config.Source{File: write(t, "router.yaml",
 		"store: {sqlite: x}\nlisten: 0.0.0.0:8390\nadvertise_addr: r1:8390\napi: {keys_file: "+keys+"}\n"+
-			"namespaces: {chat: {subscribe: everyone, publish: everyone}, tick: {durability: none, recover: false}, log: {durability: async}, plain: }\n")})
+			"namespaces: {chat: {subscribe: everyone, publish: everyone}, tick: {durability: none, recover: false}, plain: }\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
