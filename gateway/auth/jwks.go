@@ -26,9 +26,9 @@ const (
 	defaultRefresh = 5 * time.Minute
 )
 
-// jwks is the set of keys behind a URL (RFC 7517). It is parsed by jwkset, which
-// keyfunc is built on; keyfunc itself fetches within a verification when it meets an
-// unknown kid.
+// jwks is the set of keys behind a URL (RFC 7517). jwkset parses it. The fetching is our
+// own: keyfunc, the usual library for it, fetches within a verification when it meets an
+// unknown kid, so that a handshake would wait for somebody else's server.
 type jwks struct {
 	// immutable after newJWKS
 	url     string
