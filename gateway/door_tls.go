@@ -53,6 +53,9 @@ func newSecure(cfg *Config, rates *hot, wake func(), now time.Time) (*secure, er
 	if rates.TLSHandshakesPerSecond == 0 {
 		cfg.Log.Info("TLS handshakes are bounded by their cost", "cost", cost, "per_second", s.affordable)
 	}
+	if why := tlsconn.SlimOff(); why != "" {
+		cfg.Log.Warn("idle TLS conns keep the buffers of their handshakes, 3.5 KB each", "reason", why)
+	}
 	s.gate = admission.NewHandshakes(s.perSecond(), rates.Admission.Wait, rates.Admission.MaxWaiting, now)
 	s.spoke.wake, s.expected.wake = wake, wake
 	return s, nil
