@@ -1,5 +1,5 @@
-# make test     everything: formatting, vet, staticcheck, lint and regeneration of
-#               proto, tests with the race detector, short fuzz runs
+# make test     everything: formatting, vet, go.mod, staticcheck, unused code, lint and
+#               regeneration of proto, tests with the race detector, short fuzz runs
 # make generate regenerate the code beside the .proto files
 # make lint     the checks of make test without the tests
 # make bench    benchmarks of the packages
@@ -14,6 +14,7 @@ BUF := v1.75.0
 PROTOC_GEN_GO := v1.36.12
 PROTOC_GEN_GO_GRPC := v1.6.2
 STATICCHECK := v0.8.2
+DEADCODE := v0.52.0
 # A count, not a time: when a time runs out in the middle of an input, go test reports
 # a failure ("context deadline exceeded") although no input failed.
 FUZZTIME ?= 20000x
@@ -24,11 +25,11 @@ VERSIONS ?= 13 14 16 17 18
 POSTGRES_CACHE ?= $(BIN)/postgres
 POSTGRES_TESTS ?= .
 
-.PHONY: test lint format vet staticcheck proto generate unit fuzz bench tools test-postgres
+.PHONY: test lint format vet tidy staticcheck unused proto generate unit fuzz bench tools test-postgres
 
 test: lint unit fuzz
 
-lint: format vet staticcheck proto
+lint: format vet tidy staticcheck unused proto
 
 format:
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change:"; echo "$$out"; exit 1; }
@@ -36,8 +37,18 @@ format:
 vet:
 	go vet ./...
 
+# Every requirement is used, marked for what it is, and of the version that is needed.
+tidy:
+	go mod tidy -diff
+
 staticcheck: $(BIN)/staticcheck-$(STATICCHECK)
 	$< ./...
+
+# What nothing uses, or nothing but a test in its own package. deadcode starts from the
+# mains and the tests; an example without output is compiled and never called.
+unused: $(BIN)/staticcheck-$(STATICCHECK) $(BIN)/deadcode-$(DEADCODE)
+	$(BIN)/staticcheck-$(STATICCHECK) -tests=false -checks U1000 ./...
+	@out=$$($(BIN)/deadcode-$(DEADCODE) -test ./... | grep -v '/example_test.go:'); test -z "$$out" || { echo "$$out"; exit 1; }
 
 # What is committed must be what the sources give.
 proto: generate
@@ -63,6 +74,9 @@ $(BIN)/protoc-gen-go-grpc:
 $(BIN)/staticcheck-$(STATICCHECK):
 	GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 	mv $(BIN)/staticcheck $@
+$(BIN)/deadcode-$(DEADCODE):
+	GOBIN=$(BIN) go install golang.org/x/tools/cmd/deadcode@$(DEADCODE)
+	mv $(BIN)/deadcode $@
 
 unit:
 	go test $(TESTFLAGS) ./...

@@ -58,6 +58,16 @@ func TestPublishAndHistory(t *testing.T) {
 		id = p.expect(`{"type":"history","id":$,"channel":"a","epoch":"e","offset":9,"limit":2,"reverse":true}`)
 		p.send(id, `{"type":"history","id":$,"channel":"a","epoch":"e","events":[{"offset":8,"data":1,"time_ms":5},{"offset":7,"data_b64":"AA==","time_ms":5}],"more":true}`)
 		<-read
+		after := make(chan error)
+		go func() { // ends with the answer below
+			_, err := c.History(t.Context(), "a", After(Position{"e", 3}), Limit(2))
+			after <- err
+		}()
+		id = p.expect(`{"type":"history","id":$,"channel":"a","epoch":"e","offset":3,"limit":2}`)
+		p.send(id, `{"type":"history","id":$,"channel":"a","epoch":"e","events":[]}`)
+		if err := <-after; err != nil {
+			t.Error(err)
+		}
 		go p.drain()
 		if err != nil || len(page.Events) != 2 || !page.More || page.Events[1].Offset != 7 || !page.Events[1].Binary || page.Events[0].Epoch != "e" {
 			t.Errorf("%+v %v", page, err)

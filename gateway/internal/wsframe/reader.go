@@ -18,11 +18,6 @@ type Limits struct {
 	MaxFragments int
 }
 
-// DefaultLimits are the protocol's: 64 KiB, in at most 64 frames.
-func DefaultLimits() Limits {
-	return Limits{MaxFrameBytes: 64 << 10, MaxMessageBytes: 64 << 10, MaxFragments: 64}
-}
-
 // Message is one whole message or control frame.
 type Message struct {
 	Kind Kind

@@ -32,9 +32,6 @@ type Config struct {
 // Default works as it is.
 func Default() Config { return Config{Now: time.Now} }
 
-// Validate finds nothing wrong with any Config yet; a nil Now means time.Now.
-func (c Config) Validate() error { return nil }
-
 // Store is a history.Store in maps.
 type Store struct {
 	// Immutable after New.
