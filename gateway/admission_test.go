@@ -86,7 +86,7 @@ func (w *world) hear(conn net.Conn) (v verdict) {
 	return v
 }
 
-func (w *world) admitted(l admission.Lane) int { return int(counter(w.t, w.edge.metrics.admitted[l])) }
+func (w *world) admitted(l admission.Lane) int { return int(w.metric("admitted_total", l.String())) }
 
 func TestThreeTimesTheRateIsAdmittedAsTheBurstAndThenTheRate(t *testing.T) {
 	const rate, burst = 40, 20
@@ -96,7 +96,7 @@ func TestThreeTimesTheRateIsAdmittedAsTheBurstAndThenTheRate(t *testing.T) {
 		w.knock()
 		<-time.After(time.Second / (3 * rate))
 	}
-	eventually(t, "nobody waits", func() bool { return w.edge.gate.status().Waiting[admission.LaneFresh] == 0 })
+	eventually(t, "nobody waits", func() bool { return w.edge.gate.Status().Waiting[admission.LaneFresh] == 0 })
 	most := burst + rate*time.Since(start).Seconds()
 	if n := float64(w.admitted(admission.LaneFresh)); n > most+1 || n < 0.9*(burst+rate*2) {
 		t.Errorf("%v admitted, at most %v may be and %v should", n, most, burst+rate*2)
@@ -115,7 +115,7 @@ func TestEveryRefusedClientHearsASlotOfItsOwnInOneWrite(t *testing.T) {
 		if v.admitted {
 			continue // its token had come
 		}
-		if v.busy.RetryAfterMS <= last || v.busy.Scope != scopeRegion {
+		if v.busy.RetryAfterMS <= last || v.busy.Scope != "region" {
 			t.Errorf("told %+v after a slot in %d ms", v.busy, last)
 		}
 		last = v.busy.RetryAfterMS
@@ -123,7 +123,7 @@ func TestEveryRefusedClientHearsASlotOfItsOwnInOneWrite(t *testing.T) {
 		if !bytes.HasSuffix(v.all, append(code, wire.CloseBusy.Name()...)) {
 			t.Errorf("the first write has no close frame: %q", v.all)
 		}
-		pass, err := w.edge.openTicket(v.busy.Ticket, time.Now())
+		pass, err := w.edge.credentials.Open(v.busy.Ticket, time.Now())
 		if err != nil || pass.Kind != ticket.Pass || pass.Lane != uint8(admission.LaneFresh) ||
 			math.Abs(float64(time.Until(pass.SlotFrom).Milliseconds()-v.busy.RetryAfterMS)) > 500 {
 			t.Errorf("the pass: %+v, %v", pass, err)
@@ -148,7 +148,7 @@ func TestPlainHTTPIsRefusedWithRetryAfter(t *testing.T) {
 
 func (w *world) sealed(t *testing.T, k ticket.Ticket, who *auth.Claims) string {
 	t.Helper()
-	text, err := w.edge.tickets.Seal(k, who, time.Now())
+	text, err := w.edge.credentials.box.Seal(k, who, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,17 +162,17 @@ func TestAPassIsServedBeforeNewcomersAndOnce(t *testing.T) {
 	for range 8 {
 		newcomers = append(newcomers, w.knock())
 	}
-	eventually(t, "they wait", func() bool { return w.edge.gate.status().Waiting[admission.LaneFresh] >= 7 })
+	eventually(t, "they wait", func() bool { return w.edge.gate.Status().Waiting[admission.LaneFresh] >= 7 })
 	pass := w.sealed(t, ticket.Ticket{
 		Kind: ticket.Pass, Edge: "edge-2", Lane: uint8(admission.LaneFresh), Nonce: 7,
 		SlotFrom: time.Now(), SlotUntil: time.Now().Add(admission.PassLife),
 	}, nil)
 	holder := w.knock(pass)
-	eventually(t, "the pass waits too", func() bool { return w.edge.gate.status().Waiting[admission.LaneFresh] >= 7 })
+	eventually(t, "the pass waits too", func() bool { return w.edge.gate.Status().Waiting[admission.LaneFresh] >= 7 })
 	if v := w.hear(holder); !v.admitted {
 		t.Fatalf("the holder of a pass was refused: %q", v.all)
 	}
-	if n := w.edge.gate.status().Waiting[admission.LaneFresh]; n < 4 {
+	if n := w.edge.gate.Status().Waiting[admission.LaneFresh]; n < 4 {
 		t.Errorf("only %d newcomers are still waiting", n)
 	}
 	again := w.knock(pass) // now a newcomer like others
@@ -189,19 +189,19 @@ func TestWhoHangsUpWhileWaitingTakesNothingFromTheRate(t *testing.T) {
 	for range 9 {
 		gone = append(gone, w.knock())
 	}
-	eventually(t, "they wait", func() bool { return w.edge.gate.status().Waiting[admission.LaneFresh] >= 8 })
+	eventually(t, "they wait", func() bool { return w.edge.gate.Status().Waiting[admission.LaneFresh] >= 8 })
 	before := w.admitted(admission.LaneFresh)
 	for _, c := range gone {
 		c.Close()
 	}
-	eventually(t, "their going is seen", func() bool { return w.edge.gate.status().Waiting[admission.LaneFresh] == 0 })
+	eventually(t, "their going is seen", func() bool { return w.edge.gate.Status().Waiting[admission.LaneFresh] == 0 })
 	if !w.hear(w.knock()).admitted {
 		t.Error("refused, though nobody waits")
 	}
 	if n := w.admitted(admission.LaneFresh) - before; n > 3 {
 		t.Errorf("%d were admitted, most of them gone", n)
 	}
-	if n := counter(t, w.edge.metrics.hungUp) + counter(t, w.edge.metrics.late); n < 6 {
+	if n := w.metric("hung_up_total") + w.metric("late_total"); n < 6 {
 		t.Errorf("%v hang-ups counted", n)
 	}
 }
@@ -217,7 +217,7 @@ func TestFreshClientsLeaveTheMarginToThoseWhoComeBack(t *testing.T) {
 			t.Fatal("refused below the margin")
 		}
 	}
-	if v := w.hear(w.knock()); v.admitted || v.busy.Scope != scopeNode || v.busy.Ticket != "" {
+	if v := w.hear(w.knock()); v.admitted || v.busy.Scope != "node" || v.busy.Ticket != "" {
 		t.Errorf("a fresh client in the margin: %+v", v)
 	}
 	if !w.hear(w.knock(resume)).admitted {
@@ -295,7 +295,7 @@ func TestAdviceIsDrawnByHeadroomAndSaysWhenToCome(t *testing.T) {
 	if *a.AfterMS <= 0 || *a.AfterMS > 30_000 {
 		t.Fatalf("no token, and the advice is %+v", a)
 	}
-	if pass, err := w.edge.openTicket(a.Ticket, time.Now()); err != nil || pass.Kind != ticket.Pass {
+	if pass, err := w.edge.credentials.Open(a.Ticket, time.Now()); err != nil || pass.Kind != ticket.Pass {
 		t.Errorf("the ticket: %+v, %v", pass, err)
 	}
 }
@@ -314,28 +314,28 @@ func TestAFullEdgeSendsItsClientsToOthers(t *testing.T) {
 
 func TestTheRetryWindowFollowsFromTheRatesOfTheOthers(t *testing.T) {
 	w := newResuming(t, withRegion(new(region), lanes(100, 100, 0)))
-	w.edge.gate.look()
-	w.edge.conns.Add(1500) // and 300 resumes a second elsewhere
-	defer w.edge.conns.Add(-1500)
-	if ms := w.edge.retryWindow(); ms != 5000 {
+	w.edge.gate.Look()
+	w.edge.counts.conns.Add(1500) // and 300 resumes a second elsewhere
+	defer w.edge.counts.conns.Add(-1500)
+	if ms := w.edge.gate.RetryWindow(); ms != 5000 {
 		t.Errorf("%d ms for 1,500 conns and 300/s", ms)
 	}
 	c := w.connect(byToken(tokenOf(t, nil)))
 	hello := c.expect(`{"type":"connected"}`)
 	c.send(`{"type":"ping","id":2}`)
 	pong := c.expect(`{"type":"pong"}`)
-	if hello["retry_window_ms"] != float64(w.edge.retryWindow()) || pong["retry_window_ms"] != hello["retry_window_ms"] {
-		t.Errorf("connected says %v ms, pong %v, it is %d", hello["retry_window_ms"], pong["retry_window_ms"], w.edge.retryWindow())
+	if hello["retry_window_ms"] != float64(w.edge.gate.RetryWindow()) || pong["retry_window_ms"] != hello["retry_window_ms"] {
+		t.Errorf("connected says %v ms, pong %v, it is %d", hello["retry_window_ms"], pong["retry_window_ms"], w.edge.gate.RetryWindow())
 	}
 }
 
 func TestMovedClientsComeOnTheGrantTheyWereGiven(t *testing.T) {
 	w := newResuming(t, lanes(1, 1, 0))
-	offer := w.edge.offerRoom(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-2", Number: 1, Movable: 3, WindowMs: 1000, Region: "default"})
+	offer := w.edge.gate.Offer(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-2", Number: 1, Movable: 3, WindowMs: 1000, Region: "default"})
 	if offer.Movable != 3 {
 		t.Fatalf("offered %v", offer)
 	}
-	if !w.edge.confirmRoom(&gatewayv1.GrantConfirm{Operation: "op", Edge: "edge-2", Number: 1, Movable: 3, LastSlotMs: 1000}).Held {
+	if !w.edge.gate.Confirm(&gatewayv1.GrantConfirm{Operation: "op", Edge: "edge-2", Number: 1, Movable: 3, LastSlotMs: 1000}).Held {
 		t.Fatal("not held")
 	}
 	var f presence.Figure
@@ -395,7 +395,7 @@ func TestPastTheBudgetOfRefusalsClientsAreReset(t *testing.T) {
 		w.knock()
 	}
 	eventually(t, "some are reset, and accepting pauses", func() bool {
-		return counter(t, w.edge.metrics.refusals.WithLabelValues(refusedReset)) > 0 && counter(t, w.edge.metrics.acceptPauses) > 0
+		return w.metric("refused_total", "reset") > 0 && w.metric("accept_pauses_total") > 0
 	})
 }
 
@@ -441,10 +441,10 @@ func TestALoadedEdgeStaysReadyUntilItLeaves(t *testing.T) {
 	})
 	eventually(t, "it has joined", w.edge.Ready)
 	release := make(chan struct{})
-	for w.edge.checks.submit(func() { <-release }) {
+	for w.edge.checks.Submit(func() { <-release }) {
 	}
 	for _, l := range w.edge.loops {
-		l.inbox.post(job(func(*loop) { <-release }))
+		l.inbox.Post(job(func(*loop) { <-release }))
 	}
 	w.set(func() { w.away = true })
 	for range 50 {
@@ -491,7 +491,7 @@ func TestArrivalsSlowDownWhileRoutersAreBehindOrLoopsLate(t *testing.T) {
 	lag.Store(0)
 	eventually(t, "the rate rises again", func() bool { return fresh() > 10 })
 	release := make(chan struct{})
-	w.edge.loops[0].inbox.post(job(func(*loop) { <-release }))
+	w.edge.loops[0].inbox.Post(job(func(*loop) { <-release }))
 	rising, last := true, fresh()
 	eventually(t, "the rate falls while a loop is stuck", func() bool {
 		w.hear(w.knock())

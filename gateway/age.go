@@ -36,12 +36,12 @@ func (l *loop) askOn() {
 			continue
 		}
 		if others == nil {
-			others = e.others(0)
+			others = e.targets.Edges(0)
 		}
 		if told++; away {
-			c.ask("home", e.drawAddress(others, func(of string) bool { return of == region }))
+			c.ask("home", e.targets.Draw(others, func(of string) bool { return of == region }))
 		} else {
-			c.ask("max_age", e.likelyAddress(others))
+			c.ask("max_age", e.targets.Likely(others))
 		}
 	}
 }
@@ -58,7 +58,7 @@ func (c *conn) ask(reason, url string) {
 	c.send(&clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{
 		Reason: reason, DeadlineMs: uint32(agedTime.Milliseconds()), Url: url, Ticket: c.resumeTicket(),
 	}}})
-	c.hasTold()
+	c.hinted()
 }
 
 // age is how long this session may stay: most, give or take a fifth of it, by its id.

@@ -42,7 +42,7 @@ func (c *conn) call(id uint32, f func(context.Context) *clientv1.ServerFrame) {
 		c.calls = new(calls)
 	}
 	if len(c.calls.waiting) >= maxConnCalls {
-		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_RATE_LIMITED, "too many commands are waiting on this connection", c.loop.edge.jitterMS(time.Second, 2*time.Second))
+		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_RATE_LIMITED, "too many commands are waiting on this connection", jitterMS(time.Second, 2*time.Second))
 		return
 	}
 	c.calls.waiting = append(c.calls.waiting, call{id, f})
@@ -61,7 +61,7 @@ func (c *conn) nextCall() {
 		defer cancel()
 		reply.frame = job.run(ctx)
 		reply.frame.Id = reply.id
-		c.loop.inbox.post(reply)
+		c.loop.inbox.Post(reply)
 	}
 	if !e.callers.start(run) {
 		c.calls.waiting = c.calls.waiting[1:]

@@ -1,17 +1,12 @@
 package gateway
 
-import (
-	"time"
-
-	"github.com/spillway-io/spillway/presence"
-	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-)
+import "github.com/spillway-io/spillway/gateway/load"
 
 // catchup is what a conn counts for in the windows; owned by the loop.
 type catchup struct {
 	behind int32 // subscriptions of its connect frame without their backfill
-	on     bool  // counted in Edge.catching
-	told   bool  // it heard `reconnect`
+	on     bool  // counted in counts.catchingUp
+	hinted bool  // it was sent `reconnect`
 	out    bool  // its end is counted
 }
 
@@ -21,22 +16,22 @@ type catchup struct {
 func (c *conn) beginCatchUp(who identity) {
 	e := c.loop.edge
 	c.catchup.on = true
-	e.catching.Add(1)
+	e.counts.catchingUp.Add(1)
 	for _, s := range c.subs {
 		if s.state != subLive {
-			s.catching = true
+			s.catchingUp = true
 			c.catchup.behind++
 		}
 	}
 	if who.resumed {
-		e.series.cameFrom(who.edge)
+		e.series.CameFrom(who.edge)
 	}
 }
 
 // caughtUp says that a subscription has its backfill, or is gone.
 func (s *subscription) caughtUp() {
-	if s.catching {
-		s.catching = false
+	if s.catchingUp {
+		s.catchingUp = false
 		s.c.catchup.behind--
 	}
 }
@@ -45,8 +40,8 @@ func (s *subscription) caughtUp() {
 func (c *conn) drained() {
 	if c.catchup.on && c.catchup.behind == 0 {
 		c.catchup.on = false
-		c.loop.edge.catching.Add(-1)
-		c.loop.edge.series.add(countCaughtUp)
+		c.loop.edge.counts.catchingUp.Add(-1)
+		c.loop.edge.series.Add(load.CaughtUp)
 	}
 }
 
@@ -63,7 +58,7 @@ func (c *conn) countOut(reason string) {
 	e := c.loop.edge
 	if c.catchup.on {
 		c.catchup.on = false
-		e.catching.Add(-1)
+		e.counts.catchingUp.Add(-1)
 	}
 	if c.catchup.out {
 		return
@@ -74,31 +69,20 @@ func (c *conn) countOut(reason string) {
 	}
 	switch {
 	case reason == reasonShutdown:
-		e.series.add(countShut)
-	case c.catchup.told:
-		e.series.add(countLeft)
+		e.series.Add(load.Shut)
+	case c.catchup.hinted:
+		e.series.Add(load.Left)
 	case reason == reasonClient, reason == reasonReset, reason == reasonPing, reason == reasonSuperseded:
-		e.series.add(countLost)
+		e.series.Add(load.Lost)
 	default:
-		e.series.add(countClosed)
+		e.series.Add(load.Closed)
 	}
 }
 
-// hasTold counts a client that was told to move, the first time.
-func (c *conn) hasTold() {
-	if !c.catchup.told && !c.catchup.out {
-		c.catchup.told = true
-		c.loop.edge.series.add(countTold)
+// hinted counts a client that was told to move, the first time.
+func (c *conn) hinted() {
+	if !c.catchup.hinted && !c.catchup.out {
+		c.catchup.hinted = true
+		c.loop.edge.series.Add(load.Hinted)
 	}
-}
-
-// loadSeries fills in the windows of a load figure.
-func (e *Edge) loadSeries(f *presence.Figure) {
-	f.CatchingUp = uint64(max(e.catching.Load(), 0))
-	routers := make(map[string]uint64)
-	for _, m := range e.members.Snapshot().Routers() {
-		routers[m.Id] = m.Incarnation
-	}
-	heard := e.members.Figures()[presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: e.cfg.ID}]
-	f.Windows = e.series.tell(f.Seq, heard.GetSeq(), routers, time.Now())
 }

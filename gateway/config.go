@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillway-io/spillway/gateway/door"
 )
 
 // Config is what an edge is told. Default gives a working one.
@@ -92,8 +94,8 @@ func (c Config) Validate() error {
 			bad("advertise_url", c.AdvertiseURL, "must be a ws:// or wss:// URL")
 		case c.TLS != nil && u.Scheme != "wss":
 			bad("advertise_url", c.AdvertiseURL, "must be a wss:// URL: this edge ends TLS")
-		case !strings.HasSuffix(u.Path, pathWS):
-			bad("advertise_url", c.AdvertiseURL, "must end in "+pathWS)
+		case !strings.HasSuffix(u.Path, door.PathWS):
+			bad("advertise_url", c.AdvertiseURL, "must end in "+door.PathWS)
 		}
 	}
 	positive := []struct {

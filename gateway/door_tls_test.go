@@ -83,7 +83,7 @@ func TestIdleTLSConnsHaveNoGoroutine(t *testing.T) {
 	eventually(t, "its handshake is over", func() bool { return handshaking() == 0 })
 	before := runtime.NumGoroutine()
 	open(30)
-	eventually(t, "31 conns", func() bool { return w.edge.conns.Load() == 31 })
+	eventually(t, "31 conns", func() bool { return w.edge.counts.conns.Load() == 31 })
 	eventually(t, "no more goroutines than with one", func() bool { return runtime.NumGoroutine() <= before })
 }
 
@@ -155,7 +155,7 @@ func TestHandshakesPastTheBudgetWaitAndAreReset(t *testing.T) {
 	if served < 5 || float64(served) > most {
 		t.Errorf("%d handshakes in %v", served, time.Since(start))
 	}
-	refused := counter(t, w.edge.metrics.refusals.WithLabelValues(refusedTLS))
+	refused := w.metric("refused_total", "tls_budget")
 	if int(refused)+served != 60 {
 		t.Errorf("%d served and %v counted as reset, of 60", served, refused)
 	}
@@ -181,7 +181,7 @@ func TestTheBudgetOfHandshakesIsHot(t *testing.T) {
 			done <- err
 		}()
 	}
-	eventually(t, "they wait", func() bool { return counter(t, w.edge.metrics.accepted) == 21 })
+	eventually(t, "they wait", func() bool { return w.metric("accepted_total") == 21 })
 	s := w.edge.Settings()
 	s.TLSHandshakesPerSecond = 1_000
 	if err := w.edge.Reload(s); err != nil {
@@ -199,8 +199,8 @@ func TestTheBudgetOfHandshakesIsHot(t *testing.T) {
 
 func TestClientsOfAConfirmedGrantPassTheTLSGateFirst(t *testing.T) {
 	w := newSecureWorld(t, 2, func(c *Config) { c.Settings.Admission.Wait = 20 * time.Second })
-	offer := w.edge.offerRoom(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-2", Number: 1, Movable: 5, WindowMs: 5000})
-	held := w.edge.confirmRoom(&gatewayv1.GrantConfirm{
+	offer := w.edge.gate.Offer(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-2", Number: 1, Movable: 5, WindowMs: 5000})
+	held := w.edge.gate.Confirm(&gatewayv1.GrantConfirm{
 		Operation: "op", Edge: "edge-2", Number: 1, Movable: offer.Movable, LastSlotMs: 5000, Sources: []string{"127.0.0.77"},
 	})
 	if !held.Held {
@@ -213,14 +213,14 @@ func TestClientsOfAConfirmedGrantPassTheTLSGateFirst(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "a queue", func() bool { return gaugeOf(t, w.edge.metrics.knocking) >= 15 })
+	eventually(t, "a queue", func() bool { return w.metric("waiting_tls_conns") >= 15 })
 	granted := &net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 77)}}
 	c, err := tls.DialWithDialer(granted, "tcp", w.edge.Addr(), trusting)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if n := gaugeOf(t, w.edge.metrics.knocking); n < 5 {
+	if n := w.metric("waiting_tls_conns"); n < 5 {
 		t.Errorf("only %v were still waiting behind it", n)
 	}
 }
@@ -275,7 +275,7 @@ func TestWhatIsNoTLSIsRefusedBySuchAnEdge(t *testing.T) {
 		t.Fatal("it was let in")
 	}
 	eventually(t, "it is counted", func() bool {
-		return counter(t, w.edge.metrics.refusals.WithLabelValues(refusedHandshake)) == 1
+		return w.metric("refused_total", "tls") == 1
 	})
 }
 
@@ -314,6 +314,6 @@ func TestASlowHandshakeCostsOnlyItself(t *testing.T) {
 		t.Fatal("it was answered")
 	}
 	eventually(t, "it is counted", func() bool {
-		return counter(t, w.edge.metrics.refusals.WithLabelValues(refusedSlow)) == 1
+		return w.metric("refused_total", "slow") == 1
 	})
 }

@@ -1,6 +1,11 @@
-// Package gateway is the edge: it holds the clients' sockets. It accepts, checks
-// and admits them, keeps their subscriptions, and delivers what its channel table
-// (package feed) has in order.
+// Package gateway is the edge: it holds the clients' sockets. Its root keeps the loops and
+// what they own, conns, sessions and subscriptions, and joins the rooms of the edge:
+//
+//	door       accept to 101 or refusal, the gate          -> root, through door.Loop
+//	feed       the channel table: order, repair, backfill  -> root, through feed.Sink
+//	admission  who may come in, and when (pure)            used by door
+//	targets    where clients can be sent                   used by door and the root
+//	load       windows of the load figure                  used by door and the root
 //
 // cmd makes an Edge and runs it; it calls a feed.Table (bus, routers), an Upstream
 // (publishes and reads), a Verifier (tokens) and the membership view.
@@ -9,7 +14,7 @@
 // checks requests and tokens; loops (one a core) own the conns; callers (bounded)
 // wait for routers; the table's shards order events. No goroutine, buffer or timer
 // for an idle conn. Run owns them all, turns the governor (serving, leaving, evacuated)
-// and leaves in order: it refuses newcomers, hands its clients to other edges within
+// and leaves in order: it refuses newcomers, moves its clients to other edges within
 // DrainDeadline, then stops the parts.
 //
 // Invariants: I2 a client sees offsets in order, each at most once; I3 what it
@@ -28,19 +33,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/spillway-io/spillway/gateway/auth"
+	"github.com/spillway-io/spillway/gateway/door"
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
+	"github.com/spillway-io/spillway/gateway/internal/pool"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/load"
+	"github.com/spillway-io/spillway/gateway/targets"
 	"github.com/spillway-io/spillway/gateway/ticket"
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -53,11 +60,6 @@ type Membership interface {
 	Figures() map[presence.Key]*presence.Figure
 	Joined() <-chan struct{}
 	SetState(gatewayv1.State)
-}
-
-// Verifier checks tokens; CPU only. nil: none are good.
-type Verifier interface {
-	Verify(token string, now time.Time) (*auth.Claims, error)
 }
 
 // Deps are the parts an edge works with; all are the caller's to close.
@@ -73,7 +75,7 @@ type Deps struct {
 	Tickets     ticket.Keys // nil: no tickets
 	Revocations Revocations // nil: none
 	Messenger   Messenger   // with other edges; nil: alone
-	Lag         Lag         // of the routers' backfill; nil: nobody tells
+	Lag         door.Lag    // of the routers' backfill; nil: nobody tells
 	Peers       Peers       // what other edges are asked; nil: nobody, so that no room is granted
 	Operations  Operations  // nil: only signals make the edge leave
 }
@@ -83,45 +85,36 @@ type Edge struct {
 	// immutable after New
 	cfg         Config
 	log         *slog.Logger
+	clock       clock
 	upstream    Upstream
 	members     Membership
-	verifier    Verifier
-	tickets     *ticket.Box // nil: none
-	revocations Revocations // nil: none
-	messenger   Messenger   // nil: alone
-	peers       Peers       // nil: nobody
-	operations  Operations  // nil: none
+	targets     *targets.View
+	messenger   Messenger  // nil: alone
+	peers       Peers      // nil: nobody
+	operations  Operations // nil: none
+	credentials *credentials
 	governor    *governor
 	metrics     *metrics
-	series      *series
-	gate        *gate
-	lag         Lag // nil: nobody tells
-	door        *door
+	series      *load.Series
+	door        *door.Door
+	gate        *door.Gate
 	loops       []*loop
 	table       *feed.Table
-	checks      *pool
+	checks      *pool.Pool
 	callers     callers
-	born        time.Time
 	working     context.Context // ends when callers must
 	stopWork    context.CancelFunc
 
 	takeovers takeovers
-	backlogs  backlogs
 	revoker   revoker
+	counts    counts
+	reloads   reloads
 
 	// atomic
-	hot        atomic.Pointer[hot] // replaced by Reload
-	conns      atomic.Int64        // admitted and not superseded
-	superseded atomic.Int64        // conns that were left for another one of their session
-	welcomes   atomic.Uint32       // sessions so far
-	movable    atomic.Int64        // conns whose clients can move
-	critical   atomic.Int64
-	catching   atomic.Int64 // connected and not yet caught up
-	next       atomic.Uint32
-	draining   atomic.Bool
-	ready      atomic.Bool
-	past       atomic.Pointer[past] // replaced by the governor
-	reload     atomic.Int64         // Unix nanoseconds of the last reload slot given out
+	hot      atomic.Pointer[hot] // replaced by Reload
+	welcomes atomic.Uint32       // sessions so far
+	ready    atomic.Bool
+	past     atomic.Pointer[past] // replaced by the governor
 }
 
 // callers bounds the goroutines that wait for routers.
@@ -144,9 +137,6 @@ func (c *callers) start(f func()) bool {
 	return true
 }
 
-// reserved descriptors let the door refuse when there are none left.
-const reserved = 16
-
 // New validates cfg and listens, so that Addr is known and a port that is taken
 // is an error here.
 func New(cfg Config, deps Deps) (*Edge, error) {
@@ -157,7 +147,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	reserve, err := poller.NewReserve(reserved)
+	reserve, err := poller.NewReserve(door.Reserved)
 	if err != nil {
 		ln.Close()
 		return nil, err
@@ -182,40 +172,37 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Edge{
-		cfg: cfg, log: cfg.Log, upstream: deps.Upstream, members: deps.Members, verifier: deps.Verifier,
-		metrics: newMetrics(cfg.Registry), series: newSeries(time.Now()),
-		callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
-		born:    time.Now().Add(-time.Second), // second 0 means "none"
-
-		revocations: deps.Revocations, messenger: deps.Messenger, peers: deps.Peers, operations: deps.Operations,
-		governor: newGovernor(),
+		cfg: cfg, log: cfg.Log, upstream: deps.Upstream, members: deps.Members, messenger: deps.Messenger, peers: deps.Peers, operations: deps.Operations,
+		clock:   clock{born: time.Now().Add(-time.Second)}, // second 0 means "none"
+		targets: targets.New(targets.Self{ID: cfg.ID, Region: cfg.Region, AdvertiseURL: cfg.AdvertiseURL}, deps.Members),
+		metrics: newMetrics(cfg.Registry), series: load.New(time.Now()), governor: newGovernor(),
+		checks: pool.New(cfg.MaxCalls), callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 	}
-	if deps.Tickets != nil {
-		e.tickets = ticket.New(cfg.Cluster, deps.Tickets)
-	}
-	e.metrics.series = e.series
-	e.lag = deps.Lag
+	e.counts.metrics, e.takeovers.edge, e.reloads.edge = e.metrics, e, e
 	e.hot.Store(newHot(cfg.Settings, cfg.MaxFragments))
 	e.past.Store(new(past))
-	e.gate = newGate(e)
+	e.credentials = &credentials{
+		edge: cfg.ID, anonymous: cfg.Anonymous, verifier: deps.Verifier, revocations: deps.Revocations, metrics: e.metrics,
+	}
+	if deps.Tickets != nil {
+		e.credentials.box = ticket.New(cfg.Cluster, deps.Tickets)
+	}
 	e.working, e.stopWork = context.WithCancel(context.Background())
-	p, err := newPoller()
-	if err != nil {
-		return nil, err
-	}
-	e.door = newDoor(e, ln, p, reserve)
-	if cfg.TLS != nil {
-		if e.door.secure, err = newSecure(&e.cfg, e.settings(), p.Wake, time.Now()); err != nil {
-			return nil, err
-		}
-	}
 	sinks := make([]feed.Sink, cfg.loops())
 	for i := range sinks {
-		if p, err = newPoller(); err != nil {
+		p, err := newPoller()
+		if err != nil {
 			return nil, err
 		}
 		l := newLoop(i, e, p)
 		e.loops, sinks[i] = append(e.loops, l), l
+	}
+	p, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	if err = e.openDoor(ln, reserve, p, deps.Lag); err != nil {
+		return nil, err
 	}
 	fc := feed.Default()
 	if deps.Feed != nil {
@@ -225,10 +212,34 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 	if e.table, err = feed.New(fc, deps.Bus, deps.Asker, sinks); err != nil {
 		return nil, err
 	}
-	if e.revocations != nil {
-		e.revocations.OnRevocation(e.onRevocation)
+	e.revoker.loops, e.revoker.clock = e.loops, e.clock
+	if deps.Revocations != nil {
+		deps.Revocations.OnRevocation(e.revoker.hear)
 	}
 	return e, nil
+}
+
+// openDoor joins the door with the rest.
+func (e *Edge) openDoor(ln poller.Listener, reserve *poller.Reserve, p poller.Poller, lag door.Lag) (err error) {
+	loops := make([]door.Loop, len(e.loops))
+	for i, l := range e.loops {
+		loops[i] = l
+	}
+	c := &e.cfg
+	e.door, err = door.New(door.Config{
+		ID: c.ID, Region: c.Region, Origins: c.Origins, TrustedProxies: c.TrustedProxies, TLS: c.TLS,
+		MaxHandshakes: c.MaxHandshakes, HandshakeTimeout: c.HandshakeTimeout,
+		Log: c.Log, Registry: c.Registry, Series: e.series,
+	}, door.Deps{
+		Listener: ln, Poller: p, Reserve: reserve, Loops: loops,
+		Members: e.members, Targets: e.targets, Tickets: e.credentials, Lag: lag,
+		Submit: e.checks.Submit, Conns: func() int { return int(e.counts.conns.Load()) }, Spent: e.takeovers.used,
+	}, c.Settings.door())
+	if err != nil {
+		return err
+	}
+	e.gate = e.door.Gate
+	return nil
 }
 
 // encodeEvent makes the one WebSocket frame that all JSON subscribers share.
@@ -243,38 +254,44 @@ func encodeEvent(channel string, _ uint64, ev *gatewayv1.BusEvent) []byte {
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 // Addr is where clients connect.
-func (e *Edge) Addr() string { return e.door.listener.Addr().String() }
+func (e *Edge) Addr() string { return e.door.Addr() }
 
 // Ready says that the edge has joined and is not leaving (readyz).
 func (e *Edge) Ready() bool { return e.ready.Load() }
 
 // Load fills in this edge's load figure.
 func (e *Edge) Load(f *presence.Figure) {
-	f.Conns = uint64(e.conns.Load())
+	f.Conns = uint64(e.counts.conns.Load())
 	f.Subscriptions, f.Channels = uint64(e.metrics.subscriptionCount()), uint64(e.table.Channels())
-	f.Movable, f.Critical = uint64(e.movable.Load()), uint64(e.critical.Load())
-	e.loadAdmission(f)
-	e.loadSeries(f)
+	f.Movable, f.Critical = uint64(e.counts.movable.Load()), uint64(e.counts.critical.Load())
+	f.CatchingUp = uint64(max(e.counts.catchingUp.Load(), 0))
+	e.gate.Load(f)
+	routers := make(map[string]uint64)
+	for _, m := range e.members.Snapshot().Routers() {
+		routers[m.Id] = m.Incarnation
+	}
+	heard := e.members.Figures()[presence.Key{Role: gatewayv1.Role_ROLE_EDGE, ID: e.cfg.ID}]
+	f.Windows = e.series.Tell(f.Seq, heard.GetSeq(), routers, time.Now())
 }
 
-// Run serves until ctx ends or a drain operation of this edge is found, then hands its
+// Run serves until ctx ends or a drain operation of this edge is found, then moves its
 // clients to others within DrainDeadline and returns nil. abort ends that at once. It
 // must be called once.
 func (e *Edge) Run(ctx, abort context.Context) error {
 	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopParts()
-	e.checks = newPool(max(2, e.cfg.loops()), e.cfg.MaxCalls)
+	e.checks.Start(max(2, e.cfg.loops()))
 	g, failing := errgroup.WithContext(parts)
 	// The parts end with stopParts or when one fails; Run waits for them below.
 	g.Go(func() error { return e.table.Run(failing) })
 	for _, l := range e.loops {
 		g.Go(func() error { return l.run(failing) })
 	}
-	g.Go(func() error { return e.door.run(failing) })
+	g.Go(func() error { return e.door.Run(failing) })
 	g.Go(func() error { e.announce(ctx); return nil })
 	if e.messenger != nil {
-		g.Go(func() error { e.sayTakeovers(failing); return nil })
-		g.Go(func() error { e.hearTakeovers(failing); return nil })
+		g.Go(func() error { e.takeovers.say(failing); return nil })
+		g.Go(func() error { e.takeovers.hear(failing); return nil })
 	}
 	if e.peers != nil {
 		g.Go(func() error { e.serveGrants(failing); return nil })
@@ -285,7 +302,7 @@ func (e *Edge) Run(ctx, abort context.Context) error {
 	err := g.Wait()
 	e.callers.wg.Wait()
 	e.governor.wait.Wait()
-	e.checks.close()
+	e.checks.Close()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("edge: %w", err)
 	}
@@ -301,46 +318,13 @@ func (e *Edge) announce(ctx context.Context) {
 	}
 }
 
-// released counts a conn out.
-func (e *Edge) released() { e.metrics.conns.Set(float64(e.conns.Add(-1))) }
-
 // queueLimits: a history reply of a whole frame fits behind a full queue of events.
-func (e *Edge) queueLimits() sendq.Limits {
+func queueLimits(events int) sendq.Limits {
 	l := sendq.DefaultLimits()
-	l.MaxBytes = e.cfg.SendQueueBytes
+	l.MaxBytes = events
 	l.ReserveBytes = wire.MaxFrameBytes + 256<<10
 	l.ReserveItems = max(l.ReserveItems, 4096)
 	return l
-}
-
-func (e *Edge) nextLoop() *loop { return e.loops[int(e.next.Add(1))%len(e.loops)] }
-
-func (e *Edge) verify(token string) (*auth.Claims, error) {
-	if e.verifier == nil {
-		return nil, errors.New("this edge takes no tokens")
-	}
-	return e.verifier.Verify(token, time.Now())
-}
-
-// seconds is the coarse clock of the loops: from 1 at birth.
-func (e *Edge) seconds(now time.Time) uint32 { return uint32(now.Sub(e.born) / time.Second) }
-
-// reloadSlot spreads the reloads that a loss causes: each edge hands out its share
-// of the cluster's rate, one client a slot.
-func (e *Edge) reloadSlot() uint32 {
-	edges := max(len(e.members.Snapshot().Edges()), 1)
-	step := int64(time.Second) * int64(edges) / int64(e.settings().ReloadPerSecond)
-	for {
-		now, last := time.Now().UnixNano(), e.reload.Load()
-		slot := max(now, last+step)
-		if e.reload.CompareAndSwap(last, slot) {
-			return uint32(min((slot-now)/int64(time.Millisecond), int64(10*time.Minute/time.Millisecond)))
-		}
-	}
-}
-
-func (e *Edge) jitterMS(least, most time.Duration) uint32 {
-	return uint32((least + mathrand.N(most-least)).Milliseconds())
 }
 
 func newSessionID() (id [16]byte) {
@@ -348,12 +332,5 @@ func newSessionID() (id [16]byte) {
 	return id
 }
 
-func keyOf(m *presence.Member) presence.Key { return presence.KeyOf(m) }
-
 // Close gives the port back if Run was never called. After Run it does nothing.
-func (e *Edge) Close() {
-	e.door.listener.Close()
-	if e.door.reserve != nil {
-		e.door.reserve.Close()
-	}
-}
+func (e *Edge) Close() { e.door.Close() }

@@ -325,7 +325,7 @@ func TestACloseIsEchoedAndThePlaceIsFreed(t *testing.T) {
 	ws.WriteFrame(c.conn, ws.MaskFrameInPlace(ws.NewCloseFrame(ws.NewCloseFrameBody(1000, ""))))
 	c.expectClose(1000)
 	c.conn.Close()
-	eventually(t, "the conn is gone", func() bool { return w.edge.conns.Load() == 0 && w.edge.metrics.subscriptionCount() == 0 })
+	eventually(t, "the conn is gone", func() bool { return w.edge.counts.conns.Load() == 0 && w.edge.metrics.subscriptionCount() == 0 })
 }
 
 func TestSilentClientsArePingedThenClosed(t *testing.T) {
@@ -399,7 +399,7 @@ func TestALeavingEdgeSpreadsItsCloses(t *testing.T) {
 	if last.Sub(first) < 500*time.Millisecond {
 		t.Errorf("all closes came within %v", last.Sub(first))
 	}
-	eventually(t, "no conn is left", func() bool { return w.edge.conns.Load() == 0 })
+	eventually(t, "no conn is left", func() bool { return w.edge.counts.conns.Load() == 0 })
 }
 
 func TestConnsCostNoGoroutine(t *testing.T) {

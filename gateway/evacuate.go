@@ -12,7 +12,7 @@ import (
 // ended. All edges of the region do the same at once; what they share is the
 // receivers' headroom and rate, which those split evenly among who asks.
 func (e *Edge) evacuate(b bounds, op *gatewayv1.Operation) {
-	e.shutDoor()
+	e.shut()
 	var cut *handover
 	stop := func() bool { return b.leave.Err() != nil || e.ended(op.Id) || e.drainMe() }
 	if op.State == gatewayv1.OperationState_OPERATION_STATE_RUNNING && !doneBy(op, e.cfg.ID) {
@@ -22,7 +22,7 @@ func (e *Edge) evacuate(b bounds, op *gatewayv1.Operation) {
 		age := min(max(start.Sub(time.UnixMilli(int64(op.StartedMs))), 0), window/2)
 		h := e.newHandover(op, start.Add(-age), start, start.Add(window-age))
 		h.reason = "evacuation"
-		e.log.Info("evacuating", "operation", op.Id, "conns", e.conns.Load(), "window", window-age)
+		e.log.Info("evacuating", "operation", op.Id, "conns", e.counts.conns.Load(), "window", window-age)
 		cfg := drain.Config{Elsewhere: true, GrantedOnly: !op.Forced}
 		switch e.hand(b, h, cfg, func(*drain.Plan, time.Time) bool { return stop() }) {
 		case brokenOff:
@@ -36,7 +36,7 @@ func (e *Edge) evacuate(b bounds, op *gatewayv1.Operation) {
 	e.hold(b, stop)
 	if b.leave.Err() == nil && !b.over() && !e.drainMe() {
 		e.log.Info("serving again", "operation", op.Id)
-		e.openDoor()
+		e.reopen()
 		if cut != nil {
 			e.recordEnd(op, cut, unended)
 		}

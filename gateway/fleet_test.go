@@ -225,8 +225,8 @@ func (s *seat) Figures() map[presence.Key]*presence.Figure {
 		s.mu.Lock()
 		w := s.edges[m.Id]
 		s.mu.Unlock()
-		figure := &presence.Figure{Id: m.Id, Incarnation: m.Incarnation, State: m.State, Conns: uint64(w.edge.conns.Load())}
-		w.edge.loadAdmission(figure)
+		figure := &presence.Figure{Id: m.Id, Incarnation: m.Incarnation, State: m.State, Conns: uint64(w.edge.counts.conns.Load())}
+		w.edge.gate.Load(figure)
 		all[presence.KeyOf(m)] = figure
 	}
 	return all
@@ -398,7 +398,7 @@ func (c *crowd) interruptions() int {
 	return n
 }
 
-func (f *fleet) conns(id string) int64 { return f.edges[id].edge.conns.Load() }
+func (f *fleet) conns(id string) int64 { return f.edges[id].edge.counts.conns.Load() }
 
 func (f *fleet) waitEnd(id string) {
 	f.t.Helper()

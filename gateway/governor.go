@@ -126,9 +126,9 @@ func (e *Edge) isMyDrain(op *gatewayv1.Operation) bool {
 		return false
 	}
 	if op.Incarnation == 0 {
-		return int64(op.StartedMs) >= e.born.UnixMilli()
+		return int64(op.StartedMs) >= e.clock.born.UnixMilli()
 	}
-	return op.Incarnation == e.incarnation()
+	return op.Incarnation == e.targets.Incarnation()
 }
 
 // stateOf is the newest state of an operation; running, if the registry has not shown
@@ -150,16 +150,16 @@ func (e *Edge) aborted(id string) bool {
 	return e.stateOf(id).State == gatewayv1.OperationState_OPERATION_STATE_ABORTED
 }
 
-// shutDoor takes the edge out of balancers and of everybody's targets.
-func (e *Edge) shutDoor() {
+// shut takes the edge out of balancers and of everybody's targets.
+func (e *Edge) shut() {
 	e.ready.Store(false)
-	e.draining.Store(true)
+	e.gate.SetLeaving(true)
 	e.members.SetState(gatewayv1.State_STATE_DRAINING)
 }
 
-// openDoor is the way back.
-func (e *Edge) openDoor() {
+// reopen is the way back.
+func (e *Edge) reopen() {
 	e.members.SetState(gatewayv1.State_STATE_SERVING)
-	e.draining.Store(false)
+	e.gate.SetLeaving(false)
 	e.ready.Store(true)
 }

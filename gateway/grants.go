@@ -49,9 +49,9 @@ func (e *Edge) answerPeer(question []byte) []byte {
 	var r gatewayv1.PeerResponse
 	switch q := q.Request.(type) {
 	case *gatewayv1.PeerRequest_Grant:
-		r.Response = &gatewayv1.PeerResponse_Offer{Offer: e.offerRoom(q.Grant)}
+		r.Response = &gatewayv1.PeerResponse_Offer{Offer: e.gate.Offer(q.Grant)}
 	case *gatewayv1.PeerRequest_Confirm:
-		r.Response = &gatewayv1.PeerResponse_Confirmed{Confirmed: e.confirmRoom(q.Confirm)}
+		r.Response = &gatewayv1.PeerResponse_Confirmed{Confirmed: e.gate.Confirm(q.Confirm)}
 	default:
 		return nil
 	}

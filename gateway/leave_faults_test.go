@@ -13,7 +13,7 @@ func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
 	f := newFleet(t, "e1", "e2")
 	f.crowd("e1", 10).stop()
 	f.edges["e1"].leave()
-	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
+	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.gate.Leaving() })
 	start := time.Now()
 	f.edges["e1"].hurry()
 	f.waitEnd("e1")
@@ -31,7 +31,7 @@ func TestASecondSignalDoesNotWaitForARegistryThatIsAway(t *testing.T) {
 	f.crowd("e1", 10).stop()
 	f.set(func() { f.etcdAway = true })
 	f.edges["e1"].leave()
-	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
+	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.gate.Leaving() })
 	start := time.Now()
 	f.edges["e1"].hurry()
 	f.waitEnd("e1")
@@ -89,8 +89,8 @@ func TestADrainWithoutARouterInterruptsNobody(t *testing.T) {
 	away(true)
 	f.edges["e1"].leave()
 	eventually(t, "some are at both edges", func() bool { return f.conns("e2") > 5 })
-	if n := c.interruptions(); n != 0 || f.edges["e1"].edge.held() < 25 {
-		t.Errorf("%d streams were interrupted, %d conns are left at the old edge", n, f.edges["e1"].edge.held())
+	if n := c.interruptions(); n != 0 || f.edges["e1"].edge.counts.held() < 25 {
+		t.Errorf("%d streams were interrupted, %d conns are left at the old edge", n, f.edges["e1"].edge.counts.held())
 	}
 	away(false)
 	f.waitEnd("e1")
@@ -180,7 +180,7 @@ func TestClientsThatDoNotObeyAreClosedLast(t *testing.T) {
 	}
 	start := time.Now()
 	f.edges["e1"].leave()
-	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
+	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.gate.Leaving() })
 	for _, c := range early {
 		c.conn.Close()
 	}

@@ -123,7 +123,7 @@ func TestADrainByOperationEndsTheProcessAndCanBeUndone(t *testing.T) {
 		t.Error("ready while it leaves")
 	}
 	f.setState("1-a", opAborted)
-	eventually(t, "it serves again", func() bool { return f.edges["e1"].edge.Ready() && !f.edges["e1"].edge.draining.Load() })
+	eventually(t, "it serves again", func() bool { return f.edges["e1"].edge.Ready() && !f.edges["e1"].edge.gate.Leaving() })
 	stayed := f.conns("e1")
 	if stayed == 0 {
 		t.Error("nobody was left")
@@ -184,7 +184,7 @@ func TestBehindOneAddressADrainInterruptsNobody(t *testing.T) {
 		t.Errorf("%v", p)
 	}
 	for _, id := range []string{"e2", "e3"} {
-		if got := counter(t, f.edges[id].edge.metrics.admitted[admission.LaneMoved]); got < 25 {
+		if got := f.edges[id].metric("admitted_total", admission.LaneMoved.String()); got < 25 {
 			t.Errorf("%s admitted %v by the moved lane", id, got)
 		}
 	}
@@ -196,7 +196,7 @@ func TestASignalHurriesADrainByOperation(t *testing.T) {
 	f := newFleetOf(t, func(_ string, c *Config) { c.DrainDeadline = 4 * time.Second }, "e1", "e2")
 	c := f.crowd("e1", 60)
 	f.begin(&gatewayv1.Operation{Id: "1-a", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 100, DeadlineMs: 600_000, Cause: "api"})
-	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.draining.Load() })
+	eventually(t, "it leaves", func() bool { return f.edges["e1"].edge.gate.Leaving() })
 	f.edges["e1"].leave()
 	start := time.Now()
 	f.waitEnd("e1")

@@ -28,7 +28,7 @@ func (l *loop) Live(channel string, epoch uint64, frames []feed.Frame, hasHistor
 		return
 	}
 	l.liveBytes.Add(int64(size))
-	l.inbox.post(&liveEvents{channel, epoch, frames, int64(size)})
+	l.inbox.Post(&liveEvents{channel, epoch, frames, int64(size)})
 }
 
 func (m *liveEvents) apply(l *loop) {
@@ -91,7 +91,7 @@ func (s *subscription) fallBehind() {
 type channelGap struct{ feed.Gap }
 
 // Gap is called by the channel table; it posts.
-func (l *loop) Gap(g feed.Gap) { l.inbox.post(&channelGap{g}) }
+func (l *loop) Gap(g feed.Gap) { l.inbox.Post(&channelGap{g}) }
 
 func (m *channelGap) apply(l *loop) {
 	ch := l.channels[m.Channel]
@@ -121,7 +121,7 @@ func (s *subscription) gap(epoch, offset uint64, reason string) {
 		Epoch:         wire.FormatEpoch(epoch),
 		Offset:        offset,
 		Reason:        reason,
-		ReloadAfterMs: e.reloadSlot(),
+		ReloadAfterMs: e.reloads.slot(),
 	}}})
 }
 
@@ -129,7 +129,7 @@ func (s *subscription) gap(epoch, offset uint64, reason string) {
 type piece struct{ feed.Piece }
 
 // Piece is called by the channel table; it posts.
-func (l *loop) Piece(p feed.Piece) { l.inbox.post(&piece{p}) }
+func (l *loop) Piece(p feed.Piece) { l.inbox.Post(&piece{p}) }
 
 func (m *piece) apply(l *loop) {
 	c := l.find(m.Conn)
@@ -190,7 +190,7 @@ func (s *subscription) verdict(p *feed.Piece) {
 		entry.From = &from
 	}
 	if s.asked && !p.Recovered {
-		after := s.c.loop.edge.reloadSlot()
+		after := s.c.loop.edge.reloads.slot()
 		entry.ReloadAfterMs = &after
 	}
 	s.epoch, s.pos, s.history = p.Epoch, p.From, p.HasHistory

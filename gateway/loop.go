@@ -3,16 +3,16 @@ package gateway
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/spillway-io/spillway/gateway/door"
 	"github.com/spillway-io/spillway/gateway/feed"
+	"github.com/spillway-io/spillway/gateway/internal/inbox"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
-	"github.com/spillway-io/spillway/gateway/ticket"
 )
 
 // sweepInterval is the granularity of every timer of an idle conn: one walk over
@@ -29,13 +29,9 @@ type loop struct {
 	edge *Edge
 
 	// from any goroutine
-	inbox     inbox[message]
-	probed    atomic.Bool  // a probe is on its way
+	inbox     inbox.Inbox[message]
 	liveBytes atomic.Int64 // of live events in the inbox; <= InboxBytes + one batch
 	shed      shedSet
-
-	// owned by the door
-	probedAt time.Time
 
 	// owned by the loop
 	poller   poller.Poller
@@ -66,13 +62,13 @@ func newLoop(id int, e *Edge, p poller.Poller) *loop {
 		edge:     e,
 		poller:   p,
 		channels: make(map[string]*localChannel),
-		queues:   sendq.NewPool(e.queueLimits()),
+		queues:   sendq.NewPool(queueLimits(e.cfg.SendQueueBytes)),
 		readBuf:  make([]byte, 64<<10),
 		flushBuf: make([]byte, 0, 64<<10),
 		now:      time.Now(),
 	}
 	l.swept = l.now
-	l.inbox.wake = p.Wake
+	l.inbox.Wake = p.Wake
 	return l
 }
 
@@ -119,7 +115,7 @@ func (l *loop) drainInbox() {
 	// subscription live among it, is in the inbox by now. The other way round a verdict
 	// posted meanwhile would come after the mark, and nothing would show the hole.
 	shed := l.shed.take()
-	for _, m := range l.inbox.take() {
+	for _, m := range l.inbox.Take() {
 		m.apply(l)
 	}
 	for name := range shed {
@@ -191,38 +187,44 @@ func (l *loop) find(token uint64) *conn {
 	return nil
 }
 
-// adopted is a conn that the door admitted.
-type adopted struct {
-	sock poller.Conn
-	rest []byte // read behind the request
-	// ticket is what the door opened of the subprotocol's; nil: none that is good. It
-	// counts like one in the connect frame.
-	ticket   *ticket.Ticket
-	client   *netip.Addr // as proxies.client
-	admitted time.Time
+// adopted is a socket that the door admitted.
+type adopted struct{ *door.Admitted }
+
+// Adopt is called by the door; it posts.
+func (l *loop) Adopt(m *door.Admitted) {
+	l.edge.counts.admitted()
+	l.inbox.Post(adopted{m})
 }
+
+// probe is the door's question how long things wait for a loop.
+type probe struct{ *door.Probe }
+
+// Probe is called by the door; it posts.
+func (l *loop) Probe(p *door.Probe) { l.inbox.Post(probe{p}) }
+
+func (m probe) apply(*loop) { m.Answer() }
 
 // lateAfter is how long an admitted client may wait for its loop. Past it most have
 // given up, and the place is better given to one that tries now.
 const lateAfter = 3 * time.Second
 
 // stillThere says whether work for a client that was just admitted is worth it.
-func (m *adopted) stillThere(l *loop) bool {
-	if l.now.Sub(m.admitted) > lateAfter {
+func (m adopted) stillThere(l *loop) bool {
+	if l.now.Sub(m.At) > lateAfter {
 		return false
 	}
-	n, err := m.sock.Read(l.readBuf)
+	n, err := m.Sock.Read(l.readBuf)
 	if n > 0 {
-		m.rest = append(m.rest, l.readBuf[:n]...)
+		m.Rest = append(m.Rest, l.readBuf[:n]...)
 	}
 	return err == nil || errors.Is(err, poller.ErrAgain)
 }
 
-func (m *adopted) apply(l *loop) {
+func (m adopted) apply(l *loop) {
 	if !m.stillThere(l) {
 		l.edge.metrics.late.Inc()
-		m.sock.Close()
-		l.edge.released()
+		m.Sock.Close()
+		l.edge.counts.released()
 		return
 	}
 	var slot uint32
@@ -236,19 +238,19 @@ func (m *adopted) apply(l *loop) {
 	l.gen++
 	c := &conn{
 		loop:     l,
-		sock:     m.sock,
-		client:   m.client,
-		offered:  m.ticket,
+		sock:     m.Sock,
+		client:   m.Client,
+		offered:  m.Ticket,
 		token:    uint64(l.gen)<<32 | uint64(slot),
 		deadline: l.seconds() + ceilSeconds(l.edge.cfg.ConnectTimeout),
 	}
 	c.in = wsframe.NewReader(&l.edge.settings().frames)
 	c.out = l.queues.Queue()
-	if err := l.poller.Add(m.sock, c.token); err != nil {
+	if err := l.poller.Add(m.Sock, c.token); err != nil {
 		l.edge.log.Error("poller refused a conn", "err", err)
-		m.sock.Close()
+		m.Sock.Close()
 		l.free = append(l.free, slot)
-		l.edge.released()
+		l.edge.counts.released()
 		return
 	}
 	l.slots[slot] = c
@@ -257,8 +259,8 @@ func (m *adopted) apply(l *loop) {
 	if l.handing != nil && !l.handing.surplus {
 		l.handing.enlist(c)
 	}
-	if len(m.rest) > 0 {
-		c.feed(m.rest)
+	if len(m.Rest) > 0 {
+		c.feed(m.Rest)
 	}
 }
 
@@ -269,7 +271,7 @@ func (l *loop) forget(c *conn) {
 	l.slots[slot] = nil
 	l.free = append(l.free, slot)
 	l.conns--
-	l.edge.gone(c)
+	l.edge.counts.gone(c)
 }
 
 func (l *loop) markDirty(c *conn) {
@@ -323,7 +325,7 @@ func (l *loop) leave(s *subscription) {
 }
 
 // seconds is the coarse clock of sweeps: seconds since the edge was made.
-func (l *loop) seconds() uint32 { return l.edge.seconds(l.now) }
+func (l *loop) seconds() uint32 { return l.edge.clock.seconds(l.now) }
 
 // sweep looks at every conn once a second: heartbeats, deadlines, stalls, expiry.
 func (l *loop) sweep() {
@@ -353,10 +355,10 @@ func (l *loop) sweep() {
 
 // shut closes everything; only the end of run calls it.
 func (l *loop) shut() {
-	for _, m := range l.inbox.take() {
-		if a, ok := m.(*adopted); ok {
-			a.sock.Close()
-			l.edge.released()
+	for _, m := range l.inbox.Take() {
+		if a, ok := m.(adopted); ok {
+			a.Sock.Close()
+			l.edge.counts.released()
 		}
 	}
 	for _, c := range l.slots {
@@ -371,6 +373,9 @@ func ceilSeconds(d time.Duration) uint32 {
 	return uint32((d + time.Second - 1) / time.Second)
 }
 
-// A loop is the Sink of the channel table: its methods run on the table's
-// goroutines and only post.
-var _ feed.Sink = (*loop)(nil)
+// A loop is the Sink of the channel table and one of the door's loops: those methods run
+// on the goroutines of others and only post.
+var (
+	_ feed.Sink = (*loop)(nil)
+	_ door.Loop = (*loop)(nil)
+)

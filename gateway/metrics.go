@@ -5,18 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/gateway/internal/meter"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
-)
-
-// Why a client was refused before it had a conn.
-const (
-	refusedDescriptors = "descriptors" // none left: reset
-	refusedDoor        = "door"        // too many half-open: reset
-	refusedRequest     = "request"     // not a good request
-	refusedSlow        = "slow"        // the request did not come in time
-	refusedReset       = "reset"       // past the budget of refusals: reset
-	refusedTLS         = "tls_budget"  // no TLS handshake in time: reset
-	refusedHandshake   = "tls"         // the TLS handshake failed
 )
 
 // How a reload ended.
@@ -39,19 +29,19 @@ var ticketOutcomes = []string{ticketMinted, ticketNotMinted, ticketOpened, ticke
 
 type metrics struct {
 	tickets             map[string]prometheus.Counter
-	superseded          prometheus.Gauge
+	conns, superseded   prometheus.Gauge
 	takeoversLost       prometheus.Counter
-	conns, handshakes   prometheus.Gauge
-	accepted, badTokens prometheus.Counter
-	admissionMetrics
-	refusals, closes, commands                    *prometheus.CounterVec
-	deliveries, dropped, overflows, lagging, shed prometheus.Counter
-	gaps                                          prometheus.Counter
-	turn                                          prometheus.Histogram
-	subscriptions                                 gaugeCount
-	handover                                      handoverMetrics
-	byCommand                                     [9]prometheus.Counter
-	series                                        *series // set by newEdge
+	spentLost           prometheus.Counter
+	late, badTokens     prometheus.Counter
+	closes              *prometheus.CounterVec
+	byCommand           [9]prometheus.Counter
+	deliveries, dropped prometheus.Counter
+	overflows, lagging  prometheus.Counter
+	shed, gaps          prometheus.Counter
+	reloads             *prometheus.CounterVec
+	turn                prometheus.Histogram
+	subscriptions       gaugeCount
+	drain               drainMetrics
 }
 
 // gaugeCount is a gauge that can be read back.
@@ -63,76 +53,41 @@ func (g *gaugeCount) Dec() { g.n.Add(-1) }
 var commandNames = [...]string{"connect", "subscribe", "unsubscribe", "publish", "history", "presence", "refresh", "ping", "other"}
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	var all []prometheus.Collector
-	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_gateway_" + name, Help: help})
-		all = append(all, c)
-		return c
-	}
-	vec := func(name, help, label string, values []string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_gateway_" + name, Help: help}, []string{label})
-		for _, value := range values {
-			v.WithLabelValues(value)
-		}
-		all = append(all, v)
-		return v
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "spillway_gateway_" + name, Help: help})
-		all = append(all, g)
-		return g
-	}
+	set := new(meter.Set)
 	m := &metrics{
-		conns:      gauge("conns", "Connections that are held."),
-		handshakes: gauge("handshakes", "Sockets accepted and not yet admitted or gone."),
-		accepted:   counter("accepted_total", "Sockets accepted."),
-		badTokens:  counter("bad_tokens_total", "Connect frames whose credentials were not good."),
-		refusals: vec("refused_total", "Clients refused before they had a connection.", "reason",
-			append([]string{refusedDescriptors, refusedDoor, refusedRequest, refusedSlow, refusedReset, refusedTLS, refusedHandshake}, causeNames()...)),
-		closes:     vec("closed_total", "Connections that ended.", "reason", closeReasons),
-		commands:   vec("commands_total", "Commands of clients.", "type", commandNames[:]),
-		deliveries: counter("deliveries_total", "Events queued for connections."),
-		dropped:    counter("dropped_events_total", "Queued events let go because a connection's queue was full."),
-		overflows:  counter("overflows_total", "Times a connection's queue was full."),
-		lagging:    counter("lagging_total", "Times a subscription fell behind and was served from history."),
-		shed:       counter("shed_channels_total", "Times a loop was too far behind to take a channel's live events."),
-		gaps:       counter("gaps_total", "Gaps told to clients."),
+		conns:         set.Gauge("conns", "Connections that are held."),
+		superseded:    set.Gauge("superseded_conns", "Connections that were left for another one of their session and are not closed yet."),
+		takeoversLost: set.Counter("takeovers_lost_total", "Sessions welcomed here of which other edges could not be told."),
+		spentLost:     set.Counter("spent_lost_tickets_total", "Tickets used here of which other edges could not be told."),
+		late:          set.Counter("late_total", "Admitted clients that had gone, or waited too long for their loop."),
+		badTokens:     set.Counter("bad_tokens_total", "Connect frames whose credentials were not good."),
+		closes:        set.Counters("closed_total", "Connections that ended.", "reason", closeReasons),
+		deliveries:    set.Counter("deliveries_total", "Events queued for connections."),
+		dropped:       set.Counter("dropped_events_total", "Queued events let go because a connection's queue was full."),
+		overflows:     set.Counter("overflows_total", "Times a connection's queue was full."),
+		lagging:       set.Counter("lagging_total", "Times a subscription fell behind and was served from history."),
+		shed:          set.Counter("shed_channels_total", "Times a loop was too far behind to take a channel's live events."),
+		gaps:          set.Counter("gaps_total", "Gaps told to clients."),
+		reloads:       set.Counters("reloads_total", "Changes of the settings.", "result", []string{reloadDone, reloadRefused}),
+		tickets:       make(map[string]prometheus.Counter),
 		turn: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "spillway_gateway_turn_seconds", Help: "Time a loop needs for one turn.",
 			Buckets: prometheus.ExponentialBuckets(0.00001, 4, 10),
 		}),
 	}
-	tickets := vec("tickets_total", "Tickets, by what came of them.", "outcome", ticketOutcomes)
-	m.tickets = make(map[string]prometheus.Counter)
+	tickets := set.Counters("tickets_total", "Tickets, by what came of them.", "outcome", ticketOutcomes)
 	for _, outcome := range ticketOutcomes {
 		m.tickets[outcome] = tickets.WithLabelValues(outcome)
 	}
-	m.admissionMetrics = newAdmissionMetrics(counter, gauge, vec)
-	m.superseded = gauge("superseded_conns", "Connections that were left for another one of their session and are not closed yet.")
-	m.takeoversLost = counter("takeovers_lost_total", "Sessions welcomed here of which other edges could not be told.")
-	m.handover = newHandoverMetrics(&all)
+	commands := set.Counters("commands_total", "Commands of clients.", "type", commandNames[:])
 	for i, name := range commandNames {
-		m.byCommand[i] = m.commands.WithLabelValues(name)
+		m.byCommand[i] = commands.WithLabelValues(name)
 	}
-	all = append(all, m.turn, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "spillway_gateway_subscriptions", Help: "Subscriptions of connections.",
-	}, func() float64 { return float64(m.subscriptions.n.Load()) }))
-	if r != nil {
-		r.MustRegister(all...)
-	}
+	m.drain = newDrainMetrics(set)
+	set.Add(m.turn)
+	set.Func("subscriptions", "Subscriptions of connections.", func() float64 { return float64(m.subscriptions.n.Load()) })
+	set.Register(r)
 	return m
-}
-
-// refused counts a refusal, and in the windows of the load figure if load was why.
-func (m *metrics) refused(reason string) {
-	m.refusals.WithLabelValues(reason).Inc()
-	switch reason {
-	case refusedRequest, refusedSlow, refusedHandshake:
-	case refusedDescriptors, refusedDoor, refusedReset, refusedTLS:
-		m.series.add(countReset)
-	default:
-		m.series.add(countRefused)
-	}
 }
 
 func (m *metrics) ticket(outcome string) { m.tickets[outcome].Inc() }

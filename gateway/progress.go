@@ -15,7 +15,7 @@ const progressTopic = "progress"
 // stragglers + gone + remaining.
 func (e *Edge) figures(h *handover, now time.Time, ended bool) *gatewayv1.Progress {
 	f := &gatewayv1.Progress{
-		Operation: h.operation, Edge: e.cfg.ID, Incarnation: e.incarnation(), Ended: ended, Moved: uint32(h.moved.Load()), Closed: uint32(h.closed.Load()),
+		Operation: h.operation, Edge: e.cfg.ID, Incarnation: e.targets.Incarnation(), Ended: ended, Moved: uint32(h.moved.Load()), Closed: uint32(h.closed.Load()),
 		Stragglers: uint32(h.stragglers.Load()), Gone: uint32(h.gone.Load()), Remaining: uint32(max(h.remaining(), 0)),
 		Told: uint32(max(h.all(classTold)+h.all(classBare), 0)), AtMs: uint64(now.UnixMilli()), Message: h.message,
 		Granted: h.plan.granted, Missing: h.plan.missing, PlannedMs: h.plan.endMS, GrantedPerSecond: h.plan.perSecond,
@@ -43,7 +43,7 @@ func (e *Edge) sayProgress(h *handover, p *drain.Plan, now time.Time, ended bool
 	}
 	h.message = message
 	f := e.figures(h, now, ended)
-	e.metrics.handover.show(f)
+	e.metrics.drain.show(f)
 	if e.peers == nil {
 		return
 	}

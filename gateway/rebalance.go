@@ -73,8 +73,8 @@ func (e *Edge) shareSurplus(b bounds) {
 		return
 	}
 	now := time.Now()
-	own := int(e.conns.Load())
-	mean, ok := e.regionMean(own)
+	own := int(e.counts.conns.Load())
+	mean, ok := e.targets.Mean(own, cfg.Balancer)
 	if !ok {
 		e.governor.rebalance.looks = 0
 		return
@@ -86,7 +86,7 @@ func (e *Edge) shareSurplus(b bounds) {
 	within := min(max(time.Duration(n)*time.Second/rebalanceRate, rebalanceLeast), rebalanceMost)
 	op := &gatewayv1.Operation{
 		Id: control.NewOperationID(now) + rebalanceSuffix, Kind: gatewayv1.OperationKind_OPERATION_KIND_REBALANCE,
-		State: gatewayv1.OperationState_OPERATION_STATE_RUNNING, Node: e.cfg.ID, Incarnation: e.incarnation(), Region: e.cfg.Region,
+		State: gatewayv1.OperationState_OPERATION_STATE_RUNNING, Node: e.cfg.ID, Incarnation: e.targets.Incarnation(), Region: e.cfg.Region,
 		StartedMs: uint64(now.UnixMilli()), DeadlineMs: uint32(within.Milliseconds()), Cause: "automatic",
 	}
 	h := e.newHandover(op, now, now, now.Add(within))
@@ -105,34 +105,4 @@ func (e *Edge) shareSurplus(b bounds) {
 	}
 	e.governor.rebalance.not = time.Now().Add(rebalancePause)
 	e.recordEnd(op, h, nil)
-}
-
-// regionMean is the mean of conns over the region's serving edges. false: it cannot
-// be told, clients are on their way, or there is nobody to share with.
-func (e *Edge) regionMean(own int) (mean int, ok bool) {
-	quiet, _ := e.members.(silences)
-	if quiet != nil && !quiet.BusWorks() {
-		return 0, false // every edge would compare itself of now with others of then
-	}
-	figures := e.members.Figures()
-	sum, edges := own, 1
-	addressed := false
-	snapshot := e.members.Snapshot()
-	address := e.ownAddress(snapshot)
-	for _, m := range snapshot.Members() {
-		if m.Role != gatewayv1.Role_ROLE_EDGE || m.Region != e.cfg.Region || m.Id == e.cfg.ID {
-			continue
-		}
-		f := figures[keyOf(m)]
-		if quiet != nil && quiet.Silent(keyOf(m)) {
-			return 0, false
-		}
-		if m.State != gatewayv1.State_STATE_SERVING || f == nil || f.Incarnation != m.Incarnation || f.State != gatewayv1.State_STATE_SERVING {
-			return 0, false
-		}
-		addressed = addressed || mayHint(address, m.Address)
-		sum += int(f.Conns + f.Granted)
-		edges++
-	}
-	return sum / edges, edges > 1 && (addressed || e.settings().Rebalance.Balancer)
 }

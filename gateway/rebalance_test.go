@@ -85,7 +85,7 @@ func TestWhoWasMovedByAnUndoneDrainStaysForAWhile(t *testing.T) {
 		l := f.edges["e2"].edge.loops
 		done := make(chan int, len(l))
 		for _, l := range l {
-			l.inbox.post(inspection(func(l *loop) {
+			l.inbox.Post(inspection(func(l *loop) {
 				n := 0
 				for _, c := range l.slots {
 					if c != nil && c.session != nil && c.movedOfLate() {
@@ -146,15 +146,15 @@ func TestNobodyFindsASurplusWhileTheBusIsAway(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "e1", "e2")
 	e := f.edges["e1"].edge
-	if mean, ok := e.regionMean(60); !ok || mean != 30 {
+	if mean, ok := e.targets.Mean(60, false); !ok || mean != 30 {
 		t.Fatalf("the mean is %d, %t", mean, ok)
 	}
 	f.set(func() { f.silent["e2"] = true })
-	if _, ok := e.regionMean(60); ok {
+	if _, ok := e.targets.Mean(60, false); ok {
 		t.Error("a mean with an edge that is silent")
 	}
 	f.set(func() { f.silent["e2"], f.busAway = false, true })
-	if _, ok := e.regionMean(60); ok {
+	if _, ok := e.targets.Mean(60, false); ok {
 		t.Error("a mean without the bus")
 	}
 }

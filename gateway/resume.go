@@ -22,21 +22,6 @@ type identity struct {
 // fresh is the identity of a client that comes without a ticket.
 func fresh(claims *auth.Claims) identity { return identity{claims: claims} }
 
-// credential is a ticket or token that is not good, in the protocol's words.
-type credential struct {
-	code clientv1.ErrorCode
-	text string
-}
-
-func (p *credential) Error() string { return p.text }
-
-var (
-	errNoCredential = &credential{clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "a token is needed"}
-	errTicket       = &credential{clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, "the ticket is not good"}
-	errTicketOver   = &credential{clientv1.ErrorCode_ERROR_CODE_EXPIRED, "the ticket has expired"}
-	errRevoked      = &credential{clientv1.ErrorCode_ERROR_CODE_REVOKED, "the token was revoked"}
-)
-
 // byTicket looks for an identity in the tickets a client brought: the one in its
 // connect frame, and the one that the door opened. errNoCredential: there is none.
 // It costs under a microsecond and asks nobody.
@@ -46,7 +31,7 @@ func (c *conn) byTicket(text string) (identity, error) {
 	err := error(errNoCredential)
 	if text != "" {
 		var t *ticket.Ticket
-		if t, err = c.loop.edge.openTicket(text, c.loop.now); err == nil && t.HasIdentity {
+		if t, err = c.loop.edge.credentials.Open(text, c.loop.now); err == nil && t.HasIdentity {
 			opened = t
 		}
 	}
@@ -56,47 +41,7 @@ func (c *conn) byTicket(text string) (identity, error) {
 		}
 		return identity{}, err
 	}
-	return c.loop.edge.identify(opened, c.loop.now)
-}
-
-// openTicket is also the door's: it decides the lane by what it returns. The error
-// is a *credential.
-func (e *Edge) openTicket(text string, now time.Time) (*ticket.Ticket, error) {
-	if e.tickets == nil {
-		return nil, errTicket
-	}
-	t, err := e.tickets.Open(text, now)
-	switch {
-	case errors.Is(err, ticket.ErrExpired):
-		e.metrics.ticket(ticketExpired)
-		return nil, errTicketOver
-	case err != nil:
-		e.metrics.ticket(ticketNotGood)
-		return nil, errTicket
-	}
-	return t, nil
-}
-
-// identify reads the identity out of an opened ticket, unless it is over.
-func (e *Edge) identify(t *ticket.Ticket, now time.Time) (identity, error) {
-	switch {
-	case !t.GoodAt(now):
-		e.metrics.ticket(ticketExpired)
-		return identity{}, errTicketOver
-	case t.User == "" && !e.cfg.Anonymous:
-		e.metrics.ticket(ticketNotGood)
-		return identity{}, errTicket
-	case e.revoked(t.User, t.TokenID, t.TokenIssued):
-		e.metrics.ticket(ticketRevoked)
-		return identity{}, errRevoked
-	}
-	claims, err := t.Claims()
-	if err != nil {
-		e.metrics.ticket(ticketNotGood)
-		return identity{}, errTicket
-	}
-	e.metrics.ticket(ticketOpened)
-	return identity{claims: claims, session: t.Session, resumed: t.HasSession, edge: t.Edge, by: t.Operation}, nil
+	return c.loop.edge.credentials.identify(opened, c.loop.now)
 }
 
 // withToken is the identity of a client whose ticket lacks rights, once its token
@@ -124,11 +69,11 @@ func (c *conn) resumeTicket() string {
 	now, s := c.loop.now, c.session
 	switch {
 	case errors.Is(err, ticket.ErrNoKey):
-		s.renewAt = c.loop.edge.seconds(now.Add(retryTicket))
+		s.renewAt = c.loop.edge.clock.seconds(now.Add(retryTicket))
 	case err != nil, !s.claims.Expires.IsZero() && s.claims.Expires.Before(now.Add(ticket.Life)):
 		s.renewAt = 0 // another one would live no longer
 	default:
-		s.renewAt = c.loop.edge.seconds(now.Add(ticket.Life / 2))
+		s.renewAt = c.loop.edge.clock.seconds(now.Add(ticket.Life / 2))
 	}
 	return text
 }
@@ -143,18 +88,8 @@ func (c *conn) renewedTicket() string {
 
 // mint seals t with the session and the rights of c.
 func (c *conn) mint(t ticket.Ticket) (string, error) {
-	e := c.loop.edge
-	if e.tickets == nil {
-		return "", ticket.ErrTooLarge
-	}
-	t.HasSession, t.Session, t.Edge = true, c.session.id, e.cfg.ID
-	text, err := e.tickets.Seal(t, c.session.claims, c.loop.now)
-	if err != nil {
-		e.metrics.ticket(ticketNotMinted)
-		return "", err
-	}
-	e.metrics.ticket(ticketMinted)
-	return text, nil
+	t.HasSession, t.Session = true, c.session.id
+	return c.loop.edge.credentials.Seal(t, c.session.claims, c.loop.now)
 }
 
 // movedTicket is for a client that is told to come to target (member id, or "") in

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillway-io/spillway/gateway/auth"
 	"github.com/spillway-io/spillway/gateway/ticket"
@@ -62,16 +61,14 @@ type resuming struct {
 	verifier *counted
 	revoked  *recorded
 	log      *lockedBuffer
-	registry *prometheus.Registry
 }
 
 func newResuming(t *testing.T, change func(*Config, *Deps)) *resuming {
 	t.Helper()
-	r := &resuming{keys: new(oneKey), revoked: new(recorded), log: new(lockedBuffer), registry: prometheus.NewRegistry()}
+	r := &resuming{keys: new(oneKey), revoked: new(recorded), log: new(lockedBuffer)}
 	r.world = newWorldOf(t, func(c *Config, d *Deps) {
 		c.Anonymous, c.Cluster = false, "/spillway/test"
 		c.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		c.Registry = r.registry
 		r.verifier = &counted{Verifier: d.Verifier}
 		d.Verifier, d.Tickets, d.Revocations = r.verifier, r.keys, r.revoked
 		if change != nil {
@@ -108,7 +105,7 @@ func (w *world) onLoops(f func(*loop)) {
 	w.t.Helper()
 	done := make(chan struct{}, len(w.edge.loops))
 	for _, l := range w.edge.loops {
-		l.inbox.post(job(func(l *loop) { f(l); done <- struct{}{} }))
+		l.inbox.Post(job(func(l *loop) { f(l); done <- struct{}{} }))
 	}
 	for range w.edge.loops {
 		select {
@@ -236,7 +233,7 @@ func TestRightsLeftOutOfATicketComeBackWithTheToken(t *testing.T) {
 	token := tokenOf(t, jwt.MapClaims{"channels": rights})
 	_, hello := w.welcomed(byToken(token))
 	claims, err := func() (*auth.Claims, error) {
-		opened, err := w.edge.openTicket(hello["ticket"].(string), time.Now())
+		opened, err := w.edge.credentials.Open(hello["ticket"].(string), time.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -410,11 +407,11 @@ func TestATicketOfTheUpgradeCountsLikeOneInTheFrame(t *testing.T) {
 	session := func(n byte) ticket.Ticket {
 		return ticket.Ticket{Kind: ticket.Resume, HasSession: true, Session: [16]byte{n}}
 	}
-	offered, err := w.edge.openTicket(w.seal("/spillway/test", session(1), who), time.Now())
+	offered, err := w.edge.credentials.Open(w.seal("/spillway/test", session(1), who), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pass, err := w.edge.openTicket(w.seal("/spillway/test", ticket.Ticket{Kind: ticket.Pass}, nil), time.Now())
+	pass, err := w.edge.credentials.Open(w.seal("/spillway/test", ticket.Ticket{Kind: ticket.Pass}, nil), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

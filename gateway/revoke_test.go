@@ -163,21 +163,20 @@ func TestWhatARecordIsAbout(t *testing.T) {
 // However many conns there are, a turn looks at a piece of them; however many
 // records come meanwhile, they are looked for together.
 func TestLookingForRevokedConnsIsPaced(t *testing.T) {
-	e := &Edge{}
-	l := &loop{edge: e}
-	l.inbox.wake = func() {}
-	e.loops = []*loop{l}
+	l := &loop{edge: new(Edge)}
+	l.inbox.Wake = func() {}
+	revoker := &revoker{loops: []*loop{l}}
 	who := &auth.Claims{Subject: "ann"}
 	for range 10_000 {
 		l.slots = append(l.slots, &conn{session: &session{claims: who}})
 	}
-	e.onRevocation(&gatewayv1.Revocation{User: "bob", TokenId: "x"})
+	revoker.hear(&gatewayv1.Revocation{User: "bob", TokenId: "x"})
 	for i := range 50_000 {
-		e.onRevocation(&gatewayv1.Revocation{User: fmt.Sprint("user-", i), TokenId: "x"})
+		revoker.hear(&gatewayv1.Revocation{User: fmt.Sprint("user-", i), TokenId: "x"})
 	}
 	turns := 0
 	for {
-		messages := l.inbox.take()
+		messages := l.inbox.Take()
 		if len(messages) == 0 {
 			break
 		}
@@ -189,16 +188,14 @@ func TestLookingForRevokedConnsIsPaced(t *testing.T) {
 	if want := 2 * ((10_000 + revokeScan - 1) / revokeScan); turns != want {
 		t.Errorf("%d turns, want %d", turns, want)
 	}
-	if e.revoker.looking || len(e.revoker.waiting) != 0 {
+	if revoker.looking || len(revoker.waiting) != 0 {
 		t.Error("it did not come to an end")
 	}
 }
 
 func BenchmarkRevokeWalk(b *testing.B) {
-	e := &Edge{}
-	l := &loop{edge: e}
-	l.inbox.wake = func() {}
-	e.loops = []*loop{l}
+	l := &loop{edge: new(Edge)}
+	l.inbox.Wake = func() {}
 	for i := range revokeScan {
 		l.slots = append(l.slots, &conn{session: &session{id: newSessionID(), claims: &auth.Claims{Subject: fmt.Sprint("user-", i), ID: fmt.Sprint("token-", i)}}})
 	}
@@ -208,7 +205,7 @@ func BenchmarkRevokeWalk(b *testing.B) {
 	}
 	rules := newRevokeRules(records, time.Now())
 	for b.Loop() {
-		walk := &revokeWalk{rules: rules, left: new(atomic.Int32)}
+		walk := &revokeWalk{revoker: new(revoker), rules: rules, left: new(atomic.Int32)}
 		walk.left.Store(2)
 		walk.apply(l)
 	}
@@ -238,7 +235,7 @@ func TestATicketRevokedWhileTheTokenBesideItIsCheckedIsRefused(t *testing.T) {
 	}
 	c, hello := w.welcomed(byToken(tokenOf(t, jwt.MapClaims{"jti": "old", "channels": rights})))
 	c.conn.Close()
-	eventually(t, "it is gone", func() bool { return w.edge.conns.Load() == 0 })
+	eventually(t, "it is gone", func() bool { return w.edge.counts.conns.Load() == 0 })
 	revoke := func() { w.revoked.add("ann", "old", 0) }
 	slow.happens.Store(&revoke)
 	w.connect(byTicket(hello, 2) + byToken("x.y.z")).expect(`{"type":"error","code":"revoked"}`)

@@ -36,8 +36,8 @@ func (s *session) over(now time.Time) bool {
 // setClaims puts new rights in force.
 func (c *conn) setClaims(claims *auth.Claims) {
 	if c.counted {
-		c.loop.edge.countSession(c.session, -1)
-		defer c.loop.edge.countSession(c.session, 1)
+		c.loop.edge.counts.session(c.session, -1)
+		defer c.loop.edge.counts.session(c.session, 1)
 	}
 	c.session.claims = claims
 }
@@ -87,7 +87,7 @@ func (c *conn) command(line []byte) {
 		c.refresh(f.Id, m.Refresh.Token)
 	case *clientv1.ClientFrame_Ping:
 		c.send(&clientv1.ServerFrame{Id: f.Id, Frame: &clientv1.ServerFrame_Pong{
-			Pong: &clientv1.Pong{RetryWindowMs: c.loop.edge.retryWindow(), Ticket: c.renewedTicket()},
+			Pong: &clientv1.Pong{RetryWindowMs: c.loop.edge.gate.RetryWindow(), Ticket: c.renewedTicket()},
 		}})
 	case *clientv1.ClientFrame_Presence:
 		c.fail(f.Id, clientv1.ErrorCode_ERROR_CODE_NOT_FOUND, "this namespace has no presence")
@@ -123,7 +123,7 @@ func (c *conn) connect(id uint32, m *clientv1.Connect) {
 		return
 	}
 	e := c.loop.edge
-	c.asked = e.milliseconds(c.loop.now)
+	c.asked = e.clock.milliseconds(c.loop.now)
 	who, err := c.byTicket(m.Ticket)
 	if m.Token == "" || err == nil && !who.claims.Partial {
 		switch {
@@ -138,8 +138,8 @@ func (c *conn) connect(id uint32, m *clientv1.Connect) {
 		return
 	}
 	check := &tokenCheck{loop: c.loop, conn: c.token, id: id, token: m.Token, connect: m, who: who}
-	if !e.checks.submit(check.run) {
-		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", e.jitterMS(time.Second, 3*time.Second))
+	if !e.checks.Submit(check.run) {
+		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", jitterMS(time.Second, 3*time.Second))
 		return
 	}
 	c.greeting = greetChecking
@@ -158,9 +158,9 @@ type tokenCheck struct {
 }
 
 func (t *tokenCheck) run() {
-	t.claims, t.err = t.loop.edge.verify(t.token)
+	t.claims, t.err = t.loop.edge.credentials.verify(t.token)
 	t.token = ""
-	t.loop.inbox.post(t)
+	t.loop.inbox.Post(t)
 }
 
 func (t *tokenCheck) apply(l *loop) {
@@ -168,7 +168,7 @@ func (t *tokenCheck) apply(l *loop) {
 	if c == nil || c.closed || c.closing {
 		return
 	}
-	if t.err == nil && l.edge.revoked(t.claims.Subject, t.claims.ID, t.claims.IssuedAt) {
+	if t.err == nil && l.edge.credentials.Revoked(t.claims.Subject, t.claims.ID, t.claims.IssuedAt) {
 		t.err = errRevoked
 	}
 	if t.connect == nil {
@@ -181,7 +181,7 @@ func (t *tokenCheck) apply(l *loop) {
 		who = who.withToken(t.claims, t.err)
 		// The ticket was good when it was opened; it may have been revoked since.
 		t.err = nil
-		if l.edge.revoked(who.claims.Subject, who.claims.ID, who.claims.IssuedAt) {
+		if l.edge.credentials.Revoked(who.claims.Subject, who.claims.ID, who.claims.IssuedAt) {
 			t.err = errRevoked
 		}
 	} else if t.err == nil {
@@ -200,7 +200,7 @@ func tokenError(err error) (clientv1.ErrorCode, string) {
 	if errors.As(err, &bad) {
 		return bad.Code, bad.Message
 	}
-	var why *credential
+	var why *badCredential
 	if errors.As(err, &why) {
 		return why.code, why.text
 	}
@@ -255,7 +255,7 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 func (c *conn) sendConnected(id uint32, entries []*clientv1.SubscriptionEntry) {
 	e := c.loop.edge
 	c.takeOver()
-	e.gate.signals.connected(time.Duration(e.milliseconds(time.Now())-c.asked) * time.Millisecond)
+	e.gate.Connected(time.Duration(e.clock.milliseconds(time.Now())-c.asked) * time.Millisecond)
 	m := &clientv1.Connected{
 		Session:        sessionName(c.session.id),
 		Resumed:        c.session.resumed,
@@ -264,7 +264,7 @@ func (c *conn) sendConnected(id uint32, entries []*clientv1.SubscriptionEntry) {
 		Region:         e.cfg.Region,
 		PingIntervalMs: uint32(e.settings().PingInterval.Milliseconds()),
 		PongTimeoutMs:  uint32(e.settings().PongTimeout.Milliseconds()),
-		RetryWindowMs:  e.retryWindow(),
+		RetryWindowMs:  e.gate.RetryWindow(),
 		MaxFrameBytes:  uint32(c.in.MaxFrameBytes()),
 		ExpiresInMs:    c.expiresIn(),
 		Subscriptions:  entries,
@@ -358,8 +358,8 @@ func (c *conn) refresh(id uint32, token string) {
 		return
 	}
 	check := &tokenCheck{loop: c.loop, conn: c.token, id: id, token: token}
-	if !e.checks.submit(check.run) {
-		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", e.jitterMS(time.Second, 3*time.Second))
+	if !e.checks.Submit(check.run) {
+		c.failLater(id, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "too many tokens to check", jitterMS(time.Second, 3*time.Second))
 	}
 }
 

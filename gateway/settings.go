@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/admission"
+	"github.com/spillway-io/spillway/gateway/door"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 )
 
@@ -109,6 +110,14 @@ func (s Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
+// door is what of them the door needs.
+func (s *Settings) door() door.Settings {
+	return door.Settings{
+		Admission: s.Admission, MaxConns: s.MaxConns, Margin: s.Margin, MaxMemoryBytes: s.MaxMemoryBytes,
+		RefusalsPerSecond: s.RefusalsPerSecond, TLSHandshakesPerSecond: s.TLSHandshakesPerSecond,
+	}
+}
+
 // hot is one state of the settings; immutable.
 type hot struct {
 	Settings
@@ -135,7 +144,7 @@ func (e *Edge) Reload(s Settings) error {
 		return err
 	}
 	e.hot.Store(newHot(s, e.cfg.MaxFragments))
-	e.gate.set(s)
+	e.gate.Set(s.door())
 	e.metrics.reloads.WithLabelValues(reloadDone).Inc()
 	return nil
 }

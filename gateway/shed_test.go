@@ -19,7 +19,7 @@ func (w *world) inATurn(do func(l *loop)) {
 	w.t.Helper()
 	done := make(chan struct{})
 	l := w.edge.loops[0]
-	l.inbox.post(during(func(l *loop) {
+	l.inbox.Post(during(func(l *loop) {
 		l.liveBytes.Add(1 << 40)
 		defer close(done)
 		defer l.liveBytes.Add(-1 << 40)
@@ -70,7 +70,7 @@ func TestAnEventShedWhileASubscriptionBecomesLiveIsFetched(t *testing.T) {
 
 	w.inATurn(func(l *loop) {
 		w.set(func() { w.away = false })
-		w.waits("the verdict came", func() bool { l.inbox.mu.Lock(); defer l.inbox.mu.Unlock(); return len(l.inbox.queue) > 0 })
+		w.waits("the verdict came", func() bool { return l.inbox.Len() > 0 })
 		w.publishShed(l, "chat:a", 1)
 	})
 	c.expect(`{"type":"subscribed","recovered":true}`)

@@ -34,12 +34,12 @@ func (r *resuming) heardBatch(m *gatewayv1.Takeovers) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.edge.heardTakeovers(b)
+	r.edge.takeovers.heard(b)
 }
 
 func (r *resuming) heardOf(tickets int) {
 	r.t.Helper()
-	eventually(r.t, "it has heard of used tickets", func() bool { return r.edge.gate.status().SpentBytes >= 64*tickets })
+	eventually(r.t, "it has heard of used tickets", func() bool { return r.edge.gate.Status().SpentBytes >= 64*tickets })
 }
 
 // order names the conns as their first answers come.
@@ -83,7 +83,7 @@ func TestAPassIsGoodOnceInItsRegion(t *testing.T) {
 		conns[name] = b.knock()
 	}
 	eventually(t, "newcomers wait", func() bool {
-		return b.edge.gate.status().Waiting[admission.LaneFresh]+b.admitted(admission.LaneFresh) >= 4
+		return b.edge.gate.Status().Waiting[admission.LaneFresh]+b.admitted(admission.LaneFresh) >= 4
 	})
 	conns["used"], conns["good"] = b.knock(used), b.knock(good)
 	at := map[string]int{}
@@ -94,7 +94,7 @@ func TestAPassIsGoodOnceInItsRegion(t *testing.T) {
 	if at["good"] > 2 || at["used"] < at["good"] || at["used"] < 3 {
 		t.Errorf("answered in the order %v: the pass that was used at the other edge must come last, the good one passes newcomers", names)
 	}
-	if n := counter(t, b.edge.metrics.spentTwice); n != 0 {
+	if n := b.metric("spent_twice_tickets_total"); n != 0 {
 		t.Errorf("%v tickets were used twice", n)
 	}
 }
@@ -106,8 +106,8 @@ func TestAMovedTicketTakesOnePlaceInItsRegion(t *testing.T) {
 	messenger := new(party)
 	a, b := neighbours(t, messenger, lanes(100, 100, 0))
 	for _, w := range []*resuming{a, b} {
-		o := w.edge.offerRoom(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-x", Number: 1, Movable: 5, WindowMs: 1000, Region: "default"})
-		if o.Movable != 5 || !w.edge.confirmRoom(&gatewayv1.GrantConfirm{Operation: "op", Edge: "edge-x", Number: 1, Movable: 5, LastSlotMs: 20_000}).Held {
+		o := w.edge.gate.Offer(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-x", Number: 1, Movable: 5, WindowMs: 1000, Region: "default"})
+		if o.Movable != 5 || !w.edge.gate.Confirm(&gatewayv1.GrantConfirm{Operation: "op", Edge: "edge-x", Number: 1, Movable: 5, LastSlotMs: 20_000}).Held {
 			t.Fatalf("no grant: %v", o)
 		}
 	}
@@ -163,14 +163,14 @@ func TestATicketUsedTwiceIsCounted(t *testing.T) {
 	var m gatewayv1.Takeovers
 	m.Edge, m.Spent = "edge-b", []byte{0, 0, 0, 0, 0, 0, 0, 7}
 	a.heardBatch(&m)
-	if n := counter(t, a.edge.metrics.spentTwice); n != 1 {
+	if n := a.metric("spent_twice_tickets_total"); n != 1 {
 		t.Errorf("%v counted", n)
 	}
 	m.Spent = m.Spent[:7]
 	a.heardBatch(&m) // damaged
 	m.Edge, m.Spent = "edge-a", []byte{0, 0, 0, 0, 0, 0, 0, 9}
 	a.heardBatch(&m) // its own
-	if n := a.edge.gate.status().SpentBytes; n != 64 {
+	if n := a.edge.gate.Status().SpentBytes; n != 64 {
 		t.Errorf("%d bytes, want one note", n)
 	}
 }

@@ -32,20 +32,20 @@ func (s subState) String() string {
 // Once it is not waiting: pos <= the channel's head, and every event up to pos
 // has been queued for the client, announced as lost, or was before its time.
 type subscription struct {
-	c        *conn
-	channel  *localChannel
-	id       uint64 // distinguishes it from earlier ones of the same conn
-	epoch    uint64
-	pos      uint64       // offset of the last event queued
-	req      *request     // unanswered command that made it
-	held     []feed.Frame // behind req's reply, in order
-	last     uint32       // newest events asked for
-	index    int32        // in channel.subs
-	state    subState
-	history  bool // holes can be filled
-	asked    bool // the client gave a position: a loss makes it reload
-	catching bool // of the connect frame, and without its backfill
-	parked   bool // pulling, but the router cannot answer now: the conn's others go on
+	c          *conn
+	channel    *localChannel
+	id         uint64 // distinguishes it from earlier ones of the same conn
+	epoch      uint64
+	pos        uint64       // offset of the last event queued
+	req        *request     // unanswered command that made it
+	held       []feed.Frame // behind req's reply, in order
+	last       uint32       // newest events asked for
+	index      int32        // in channel.subs
+	state      subState
+	history    bool // holes can be filled
+	asked      bool // the client gave a position: a loss makes it reload
+	catchingUp bool // of the connect frame, and without its backfill
+	parked     bool // pulling, but the router cannot answer now: the conn's others go on
 }
 
 // set keeps the conn's count of laggards.

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/spillway-io/spillway/gateway/admission"
+	"github.com/spillway-io/spillway/gateway/door"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -27,7 +27,6 @@ const (
 	takeoverBytes    = 24              // session 16, attempt 8, big endian
 	takeoversInBatch = 8_192           // 196 KB, under the bus's limit
 	takeoversPending = 40_000          // 960 KB; more than any edge welcomes in a second
-	markBytes        = 8               // of a ticket that was used, big endian
 	supersededTime   = 30              // seconds that a left conn is given
 	supersededShare  = 8               // of MaxConns, for conns that this edge itself replaced
 	tieSeconds       = 2               // of a conn's life, after which it yields to an equal
@@ -39,9 +38,11 @@ const (
 // was left lives on until its client closes it, or its heartbeat ends it; the ticket is
 // good elsewhere.
 type takeovers struct {
-	mu      sync.Mutex // guards both
+	edge *Edge // immutable
+
+	mu      sync.Mutex // guards all below
 	pending []byte     // takeoverBytes each; <= takeoversPending of them
-	spent   []byte     // markBytes each; <= takeoversPending of them
+	spent   []byte     // door.MarkBytes each; <= takeoversPending of them
 }
 
 func appendTakeover(b []byte, s *session) []byte {
@@ -64,7 +65,7 @@ func (t *takeovers) add(s *session) bool {
 func (t *takeovers) spend(mark uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.spent) >= takeoversPending*markBytes {
+	if len(t.spent) >= takeoversPending*door.MarkBytes {
 		return false
 	}
 	t.spent = binary.BigEndian.AppendUint64(t.spent, mark)
@@ -95,42 +96,32 @@ func (c *conn) takeOver() {
 	}
 	l.index.put(l.slots, c)
 	c.counted = true
-	l.edge.countSession(s, 1)
+	l.edge.counts.session(s, 1)
 	if s.resumed {
-		l.edge.announceTakeover(l, s)
+		l.edge.takeovers.announce(l, s)
 	}
 }
 
-// announceTakeover tells the other loops at once and the other edges with the next
-// batch.
-func (e *Edge) announceTakeover(from *loop, s *session) {
+// announce tells the other loops at once and the other edges with the next batch.
+func (t *takeovers) announce(from *loop, s *session) {
+	e := t.edge
 	if len(e.loops) > 1 {
 		m := &takenOver{edge: e.cfg.ID, here: true, order: s.order, sessions: appendTakeover(nil, s)}
 		for _, l := range e.loops {
 			if l != from {
-				l.inbox.post(m)
+				l.inbox.Post(m)
 			}
 		}
 	}
-	if e.messenger != nil && !e.takeovers.add(s) {
+	if e.messenger != nil && !t.add(s) {
 		e.metrics.takeoversLost.Inc()
 	}
 }
 
-// spend tells the other edges with the next batch that a ticket is good no more.
-func (e *Edge) spend(d admission.Decision) {
-	if d.Spent != 0 && e.messenger != nil && !e.takeovers.spend(d.Spent) {
-		e.metrics.spentLost.Inc()
-	}
-}
-
-// countSession keeps the figures of conns that count.
-func (e *Edge) countSession(s *session, by int64) {
-	if s.movable {
-		e.movable.Add(by)
-	}
-	if s.claims.Critical {
-		e.critical.Add(by)
+// used tells the other edges with the next batch that a ticket is good no more.
+func (t *takeovers) used(mark uint64) {
+	if t.edge.messenger != nil && !t.spend(mark) {
+		t.edge.metrics.spentLost.Inc()
 	}
 }
 
@@ -139,7 +130,7 @@ func (l *loop) uncount(c *conn) {
 	if c.counted {
 		c.counted = false
 		l.index.remove(l.slots, c)
-		l.edge.countSession(c.session, -1)
+		l.edge.counts.session(c.session, -1)
 	}
 }
 
@@ -154,9 +145,7 @@ func (l *loop) supersede(c *conn, here bool) {
 	e := l.edge
 	c.superseded = true
 	c.countOut(reasonSuperseded)
-	e.released()
-	n := e.superseded.Add(1)
-	e.metrics.superseded.Set(float64(n))
+	n := e.counts.supersede()
 	if c.deadline == 0 {
 		c.deadline = l.seconds() + supersededTime
 	}
@@ -168,19 +157,6 @@ func (l *loop) supersede(c *conn, here bool) {
 func (c *conn) closeSuperseded() {
 	c.closeWith(wire.CloseSuperseded, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "this session goes on over another connection", reasonSuperseded)
 }
-
-// gone counts out a conn whose socket is closed.
-func (e *Edge) gone(c *conn) {
-	if !c.superseded {
-		e.released()
-		return
-	}
-	e.metrics.superseded.Set(float64(e.superseded.Add(-1)))
-}
-
-// held is the sockets of admitted clients, those included that were left for another
-// conn of their session and count no more.
-func (e *Edge) held() int64 { return e.conns.Load() + e.superseded.Load() }
 
 // takenOver says that sessions were welcomed on another loop or edge.
 type takenOver struct {
@@ -208,7 +184,7 @@ func (m *takenOver) apply(l *loop) {
 		case takeoverYields:
 			l.supersede(c, m.here)
 		case takeoverAnswers:
-			l.edge.announceTakeover(l, s)
+			l.edge.takeovers.announce(l, s)
 		}
 	}
 }
@@ -237,9 +213,9 @@ func decideTakeover(mine, heard uint64, later bool) takeoverVerdict {
 	return takeoverStays
 }
 
-// sayTakeovers tells the other edges, a batch each 100 ms if there is anything to tell,
-// until ctx ends.
-func (e *Edge) sayTakeovers(ctx context.Context) {
+// say tells the other edges, a batch each 100 ms if there is anything to tell, until ctx
+// ends.
+func (t *takeovers) say(ctx context.Context) {
 	ticker := time.NewTicker(takeoverBatch)
 	defer ticker.Stop()
 	heard := true // by the others, as far as we know
@@ -250,15 +226,15 @@ func (e *Edge) sayTakeovers(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		backlog := e.gate.compare(heard)
-		sessions, spent := e.takeovers.take()
+		backlog := t.edge.gate.Compare(heard)
+		sessions, spent := t.take()
 		if len(sessions)+len(spent) == 0 && backlog == 0 && !told {
 			continue
 		}
 		for told = backlog > 0; ; {
-			n, m := min(len(sessions), takeoversInBatch*takeoverBytes), min(len(spent), takeoversInBatch*markBytes)
-			heard = e.sayBatch(&gatewayv1.Takeovers{
-				Edge: e.cfg.ID, Sessions: sessions[:n], Spent: spent[:m], BacklogMs: uint32(backlog.Milliseconds()),
+			n, m := min(len(sessions), takeoversInBatch*takeoverBytes), min(len(spent), takeoversInBatch*door.MarkBytes)
+			heard = t.sayBatch(&gatewayv1.Takeovers{
+				Edge: t.edge.cfg.ID, Sessions: sessions[:n], Spent: spent[:m], BacklogMs: uint32(backlog.Milliseconds()),
 			})
 			if sessions, spent = sessions[n:], spent[m:]; len(sessions)+len(spent) == 0 {
 				break
@@ -267,23 +243,23 @@ func (e *Edge) sayTakeovers(ctx context.Context) {
 	}
 }
 
-func (e *Edge) sayBatch(m *gatewayv1.Takeovers) bool {
+func (t *takeovers) sayBatch(m *gatewayv1.Takeovers) bool {
 	message, err := proto.Marshal(m)
 	if err == nil {
-		err = e.messenger.Broadcast(takeoverTopic, message)
+		err = t.edge.messenger.Broadcast(takeoverTopic, message)
 	}
 	if err != nil {
-		e.metrics.takeoversLost.Add(float64(len(m.Sessions) / takeoverBytes))
-		e.metrics.spentLost.Add(float64(len(m.Spent) / markBytes))
+		t.edge.metrics.takeoversLost.Add(float64(len(m.Sessions) / takeoverBytes))
+		t.edge.metrics.spentLost.Add(float64(len(m.Spent) / door.MarkBytes))
 	}
 	return err == nil
 }
 
-// hearTakeovers passes on what other edges say, until ctx ends.
-func (e *Edge) hearTakeovers(ctx context.Context) {
+// hear passes on what other edges say, until ctx ends.
+func (t *takeovers) hear(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := e.messenger.Listen(ctx, takeoverTopic, e.heardTakeovers); err != nil {
-			e.log.Warn("cannot hear who is taken over", "err", err)
+		if err := t.edge.messenger.Listen(ctx, takeoverTopic, t.heard); err != nil {
+			t.edge.log.Warn("cannot hear who is taken over", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -292,23 +268,24 @@ func (e *Edge) hearTakeovers(ctx context.Context) {
 	}
 }
 
-func (e *Edge) heardTakeovers(message []byte) {
+func (t *takeovers) heard(message []byte) {
+	e := t.edge
 	var m gatewayv1.Takeovers
-	if err := proto.Unmarshal(message, &m); err != nil || len(m.Sessions)%takeoverBytes != 0 || len(m.Spent)%markBytes != 0 {
+	if err := proto.Unmarshal(message, &m); err != nil || len(m.Sessions)%takeoverBytes != 0 || len(m.Spent)%door.MarkBytes != 0 {
 		e.log.Warn("a batch of takeovers is damaged", "bytes", len(message))
 		return
 	}
 	if m.Edge == e.cfg.ID {
 		return
 	}
-	if len(m.Spent) > 0 && e.sameRegion(m.Edge) { // elsewhere they are not good
-		e.metrics.spentTwice.Add(float64(e.gate.spent(m.Spent)))
+	if len(m.Spent) > 0 && e.targets.SameRegion(m.Edge) { // elsewhere they are not good
+		e.gate.Spent(m.Spent)
 	}
-	e.backlogs.hear(m.Edge, time.Duration(m.BacklogMs)*time.Millisecond, time.Now())
+	e.gate.HearBacklog(m.Edge, time.Duration(m.BacklogMs)*time.Millisecond)
 	if len(m.Sessions) == 0 {
 		return
 	}
 	for _, l := range e.loops {
-		l.inbox.post(&takenOver{edge: m.Edge, sessions: m.Sessions})
+		l.inbox.Post(&takenOver{edge: m.Edge, sessions: m.Sessions})
 	}
 }

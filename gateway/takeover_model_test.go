@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillway-io/spillway/gateway/auth"
+	"github.com/spillway-io/spillway/gateway/door"
+	"github.com/spillway-io/spillway/gateway/load"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
@@ -30,13 +32,14 @@ type spoken struct {
 func newModel(t *testing.T, seed uint64, edges, sessions int) *model {
 	m := &model{t: t, attempts: make([]uint64, sessions), rng: rand.New(rand.NewPCG(seed, 1))}
 	for i := range edges {
-		e := &Edge{metrics: newMetrics(nil), messenger: new(party), born: time.Now().Add(-time.Hour), series: newSeries(time.Now())}
+		e := &Edge{metrics: newMetrics(nil), messenger: new(party), clock: clock{born: time.Now().Add(-time.Hour)}, series: load.New(time.Now())}
+		e.counts.metrics, e.takeovers.edge, e.gate = e.metrics, e, new(door.Gate)
 		e.cfg = Default()
 		e.cfg.ID = fmt.Sprint("edge-", i)
 		e.hot.Store(newHot(e.cfg.Settings, e.cfg.MaxFragments))
 		for id := range 2 {
 			l := &loop{id: id, edge: e, now: time.Now()}
-			l.inbox.wake = func() {}
+			l.inbox.Wake = func() {}
 			e.loops = append(e.loops, l)
 		}
 		m.edges = append(m.edges, e)
@@ -60,7 +63,7 @@ func (m *model) connect() {
 		movable: true, resumed: resumed, claims: &auth.Claims{Subject: "ann", Critical: n%2 == 0},
 	}}
 	l.slots = append(l.slots, c)
-	l.edge.conns.Add(1)
+	l.edge.counts.conns.Add(1)
 	m.open = append(m.open, c)
 	c.takeOver()
 }
@@ -80,12 +83,12 @@ func (m *model) close() {
 	c.closed = true
 	c.loop.uncount(c)
 	c.loop.slots[c.token] = nil
-	c.loop.edge.gone(c)
+	c.loop.edge.counts.gone(c)
 }
 
 // turn lets a loop take what it was told.
 func (m *model) turn(l *loop) bool {
-	messages := l.inbox.take()
+	messages := l.inbox.Take()
 	for _, message := range messages {
 		message.apply(l)
 	}
@@ -115,7 +118,7 @@ func (m *model) hear() {
 	i := m.rng.IntN(len(m.messages))
 	s := m.messages[i]
 	m.messages = append(m.messages[:i], m.messages[i+1:]...)
-	s.to.heardTakeovers(s.text)
+	s.to.takeovers.heard(s.text)
 }
 
 // settle lets everything be said and heard, which must come to an end.
@@ -162,8 +165,8 @@ func (m *model) check() {
 		}
 	}
 	for _, e := range m.edges {
-		if n := counts[e]; e.conns.Load() != n[0] || e.superseded.Load() != n[1] || e.movable.Load() != n[0] {
-			m.t.Fatalf("%s counts %d conns, %d superseded, %d movable, has %v", e.cfg.ID, e.conns.Load(), e.superseded.Load(), e.movable.Load(), n)
+		if n := counts[e]; e.counts.conns.Load() != n[0] || e.counts.superseded.Load() != n[1] || e.counts.movable.Load() != n[0] {
+			m.t.Fatalf("%s counts %d conns, %d superseded, %d movable, has %v", e.cfg.ID, e.counts.conns.Load(), e.counts.superseded.Load(), e.counts.movable.Load(), n)
 		}
 	}
 }

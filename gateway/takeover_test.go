@@ -9,12 +9,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillway-io/spillway/gateway/auth"
+	"github.com/spillway-io/spillway/gateway/door"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
 // counts are what an edge says of its conns.
 func (w *world) counts() string {
-	return fmt.Sprintf("%d conns, %d superseded", w.edge.conns.Load(), w.edge.superseded.Load())
+	return fmt.Sprintf("%d conns, %d superseded", w.edge.counts.conns.Load(), w.edge.counts.superseded.Load())
 }
 
 func (w *world) wantCounts(conns, superseded int) {
@@ -48,7 +49,7 @@ func TestTheConnWithTheHighestAttemptCountsAndTheOtherDeliversOn(t *testing.T) {
 			late.conn.Close()
 			young.conn.Close()
 			w.wantCounts(0, 0)
-			if m, c := w.edge.movable.Load(), w.edge.critical.Load(); m != 0 || c != 0 {
+			if m, c := w.edge.counts.movable.Load(), w.edge.counts.critical.Load(); m != 0 || c != 0 {
 				t.Errorf("%d movable, %d critical are left", m, c)
 			}
 			if n := w.indexed(); n != 0 {
@@ -174,10 +175,10 @@ func TestDamagedTakeoversChangeNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.edge.heardTakeovers(message)
+		w.edge.takeovers.heard(message)
 	}
 	higher := binary.BigEndian.AppendUint64(id[:], 9)
-	w.edge.heardTakeovers([]byte("\xff\xff"))
+	w.edge.takeovers.heard([]byte("\xff\xff"))
 	say("edge-x", higher[:20])
 	say("edge-x", nil)
 	say("edge-1", higher) // our own words
@@ -206,7 +207,7 @@ func TestTakeoversAreBounded(t *testing.T) {
 	if n := len(sessions); n != takeoversPending*takeoverBytes {
 		t.Errorf("%d bytes", n)
 	}
-	if n := len(spent); n != takeoversPending*markBytes {
+	if n := len(spent); n != takeoversPending*door.MarkBytes {
 		t.Errorf("%d bytes of tickets", n)
 	}
 }
@@ -246,10 +247,10 @@ func TestEdgesThatTieNeverBothYield(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		to.edge.heardTakeovers(message)
+		to.edge.takeovers.heard(message)
 		to.onLoops(func(*loop) {})
 	}
-	if n := a.edge.conns.Load() + b.edge.conns.Load(); n == 0 {
+	if n := a.edge.counts.conns.Load() + b.edge.counts.conns.Load(); n == 0 {
 		t.Error("no conn of the session counts any more")
 	}
 }

@@ -49,10 +49,10 @@ func TestAnEdgeThatMostCameToSendsNewcomersToOthers(t *testing.T) {
 		}
 	}
 	sent := func(v verdict) bool {
-		return v.busy.URL != own && v.busy.URL != "" && v.busy.Ticket == "" && v.busy.Scope == scopeNode && v.busy.RetryAfterMS >= least && v.busy.RetryAfterMS <= most
+		return v.busy.URL != own && v.busy.URL != "" && v.busy.Ticket == "" && v.busy.Scope == "node" && v.busy.RetryAfterMS >= least && v.busy.RetryAfterMS <= most
 	}
 	first := refusal()
-	if first.busy.Ticket == "" || first.busy.URL != own || first.busy.Scope != scopeRegion {
+	if first.busy.Ticket == "" || first.busy.URL != own || first.busy.Scope != "region" {
 		t.Errorf("the first one hears %+v, want a slot here", first.busy)
 	}
 	slots := 0
@@ -70,7 +70,7 @@ func TestAnEdgeThatMostCameToSendsNewcomersToOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.edge.heardTakeovers(b)
+			w.edge.takeovers.heard(b)
 		}
 	}
 	eventually(t, "others that have more to do are not sent anybody", func() bool { say(20_000); return !sent(refusal()) })

@@ -40,6 +40,8 @@ type world struct {
 	hurry context.CancelFunc // the second one
 	ended chan struct{}      // closed when Run has returned
 
+	registry *prometheus.Registry // of the edge's metrics
+
 	mu       sync.Mutex // guards all below
 	channels map[string][]*gatewayv1.BusEvent
 	epoch    uint64
@@ -80,6 +82,8 @@ func newWorldOf(t *testing.T, change func(*Config, *Deps)) *world {
 		w.queues = append(w.queues, make(chan []byte, 10_000))
 	}
 	deps := Deps{Bus: w, Asker: w, Upstream: w, Members: w, Verifier: verifier, Feed: &fc}
+	w.registry = prometheus.NewRegistry()
+	cfg.Registry = w.registry
 	change(&cfg, &deps)
 	w.edge, err = New(cfg, deps)
 	if err != nil {
@@ -367,6 +371,28 @@ func (c *client) expectEvents(channel string, from, to int) {
 	for i := from; i <= to; i++ {
 		c.expect(fmt.Sprintf(`{"type":"event","channel":%q,"offset":%d}`, channel, i))
 	}
+}
+
+// metric is what the edge shows under spillway_gateway_name, of one label value if one is
+// named.
+func (w *world) metric(name string, label ...string) float64 {
+	w.t.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "spillway_gateway_"+name {
+			continue
+		}
+		for _, m := range family.Metric {
+			if len(label) == 0 || m.Label[0].GetValue() == label[0] {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	w.t.Fatalf("there is no metric %s %v", name, label)
+	return 0
 }
 
 func counter(t *testing.T, c prometheus.Counter) float64 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spillway-io/spillway/gateway/load"
 	"github.com/spillway-io/spillway/presence/control"
 	"github.com/spillway-io/spillway/presence/drain"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -30,8 +31,8 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 	} else if op.DeadlineMs > 0 {
 		within = time.Duration(op.DeadlineMs) * time.Millisecond
 	}
-	e.shutDoor()
-	e.log.Info("draining", "operation", op.Id, "cause", op.Cause, "conns", e.conns.Load(), "deadline", within)
+	e.shut()
+	e.log.Info("draining", "operation", op.Id, "cause", op.Cause, "conns", e.counts.conns.Load(), "deadline", within)
 	undone := func() bool { return b.leave.Err() == nil && e.aborted(op.Id) }
 	deadline := start.Add(within)
 	end := e.lastClose(start, within)
@@ -40,7 +41,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 			e.recordBroken(op, nil)
 			return true
 		}
-		e.openDoor()
+		e.reopen()
 		return false
 	}
 	h := e.newHandover(op, start, time.Now(), end)
@@ -63,7 +64,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 		return true
 	case calledOff:
 		e.log.Info("the drain was called off", "operation", op.Id)
-		e.openDoor()
+		e.reopen()
 		e.recordEnd(op, h, unended)
 		return false
 	}
@@ -78,7 +79,7 @@ func (e *Edge) leave(b bounds, op *gatewayv1.Operation) (ended bool) {
 // endWindow waits until the window of the last closes is whole: membership says a last
 // load figure when the edge has ended, and what it does not tell is never known.
 func (e *Edge) endWindow(b bounds) {
-	timer := time.NewTimer(windowLength)
+	timer := time.NewTimer(load.WindowLength)
 	defer timer.Stop()
 	select {
 	case <-b.abort.Done():
@@ -132,7 +133,7 @@ func (e *Edge) hand(b bounds, h *handover, cfg drain.Config, stop func(*drain.Pl
 	}
 	defer e.toLoops(func(int) message { return endHanding{h} })
 	e.governor.seen = time.Time{}
-	cfg.Operation, cfg.Edge, cfg.Incarnation, cfg.Region = h.operation, e.cfg.ID, e.incarnation(), e.cfg.Region
+	cfg.Operation, cfg.Edge, cfg.Incarnation, cfg.Region = h.operation, e.cfg.ID, e.targets.Incarnation(), e.cfg.Region
 	cfg.Start, cfg.End = time.Now(), h.endTime()
 	cfg.OneAddress = !anyAddressed(e.lookAround(h, cfg.Start))
 	p := drain.New(cfg)
@@ -155,7 +156,7 @@ func (e *Edge) hand(b bounds, h *handover, cfg drain.Config, stop func(*drain.Pl
 		now := time.Now()
 		h.note(p) // before it hands out what it has
 		stopped := stop(p, now)
-		gone := h.remaining() == 0 && (cfg.GrantedOnly || e.held() == 0)
+		gone := h.remaining() == 0 && (cfg.GrantedOnly || e.counts.held() == 0)
 		if stopped || gone {
 			e.obey(h, p.Stop(now))
 			e.sayProgress(h, p, now, true)
@@ -179,7 +180,7 @@ func (e *Edge) hand(b bounds, h *handover, cfg drain.Config, stop func(*drain.Pl
 // lookAround is the picture of the others, a moment old at most.
 func (e *Edge) lookAround(h *handover, now time.Time) []drain.Receiver {
 	if g := e.governor; now.Sub(g.seen) >= lookAround {
-		g.received, g.seen = e.others(h.below), now
+		g.received, g.seen = e.targets.Edges(h.below), now
 	}
 	return e.governor.received
 }
@@ -211,7 +212,7 @@ func (e *Edge) enlist(b bounds, h *handover) bool {
 
 func (e *Edge) toLoops(m func(i int) message) {
 	for i, l := range e.loops {
-		l.inbox.post(m(i))
+		l.inbox.Post(m(i))
 	}
 }
 
@@ -222,7 +223,7 @@ func (e *Edge) obey(h *handover, actions []drain.Action) {
 		case drain.Ask:
 			e.ask(h, a.To, &gatewayv1.PeerRequest{Request: &gatewayv1.PeerRequest_Grant{Grant: a.Request}})
 		case drain.Confirm:
-			if h.named && a.Keep.Movable+a.Keep.Unmovable > 0 && endsTLS(e.addressOf(a.To)) {
+			if h.named && a.Keep.Movable+a.Keep.Unmovable > 0 && endsTLS(e.targets.Address(a.To)) {
 				a.Keep.Sources = h.sources.list()
 			}
 			e.ask(h, a.To, &gatewayv1.PeerRequest{Request: &gatewayv1.PeerRequest_Confirm{Confirm: a.Keep}})
@@ -249,9 +250,9 @@ func (e *Edge) orderMoves(h *handover, a drain.Action) {
 	for i, l := range loops {
 		if orders[l] == nil {
 			// Without a grant one with headroom is as good as another.
-			url := e.likelyAddress(e.governor.received)
+			url := e.targets.Likely(e.governor.received)
 			if a.To != "" {
-				url = e.addressOf(a.To)
+				url = e.targets.Address(a.To)
 			}
 			orders[l] = &moveOrder{h: h, target: a.To, url: url, grant: a.Granted, grace: a.Grace}
 		}
@@ -260,7 +261,7 @@ func (e *Edge) orderMoves(h *handover, a drain.Action) {
 	}
 	for l, m := range orders {
 		if m != nil {
-			e.loops[l].inbox.post(m)
+			e.loops[l].inbox.Post(m)
 		}
 	}
 }
@@ -273,7 +274,7 @@ func (e *Edge) orderCloses(h *handover, k class, n int) {
 	}
 	for l, n := range counts {
 		if n > 0 {
-			e.loops[l].inbox.post(&closeOrder{h: h, n: n, k: k})
+			e.loops[l].inbox.Post(&closeOrder{h: h, n: n, k: k})
 		}
 	}
 }
@@ -283,7 +284,7 @@ func (e *Edge) orderCloses(h *handover, k class, n int) {
 func (e *Edge) waitForCloses(b bounds, deadline time.Time) {
 	ticker := time.NewTicker(drain.Step)
 	defer ticker.Stop()
-	for e.held() > 0 && time.Now().Before(deadline) {
+	for e.counts.held() > 0 && time.Now().Before(deadline) {
 		select {
 		case <-b.abort.Done():
 			return
@@ -299,7 +300,7 @@ func (e *Edge) waitForCloses(b bounds, deadline time.Time) {
 func (e *Edge) recordSignal(start time.Time, within time.Duration) *gatewayv1.Operation {
 	op := &gatewayv1.Operation{
 		Id: control.NewOperationID(start), Kind: gatewayv1.OperationKind_OPERATION_KIND_DRAIN,
-		State: gatewayv1.OperationState_OPERATION_STATE_RUNNING, Node: e.cfg.ID, Incarnation: e.incarnation(), Region: e.cfg.Region,
+		State: gatewayv1.OperationState_OPERATION_STATE_RUNNING, Node: e.cfg.ID, Incarnation: e.targets.Incarnation(), Region: e.cfg.Region,
 		StartedMs: uint64(start.UnixMilli()), DeadlineMs: uint32(within.Milliseconds()), Cause: "signal",
 	}
 	e.record(op)
@@ -347,7 +348,7 @@ func (e *Edge) recordEnd(op *gatewayv1.Operation, h *handover, more func(*gatewa
 // rebalance of its own: a router would find out ten seconds later. The end does not
 // wait for a registry that does not answer. h is nil if it had not begun.
 func (e *Edge) recordBroken(op *gatewayv1.Operation, h *handover) {
-	left := e.conns.Load()
+	left := e.counts.conns.Load()
 	e.updateRecord(op.Id, brokenWithin, func(op *gatewayv1.Operation) {
 		if control.Ended(op) {
 			return

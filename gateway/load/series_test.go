@@ -1,4 +1,4 @@
-package gateway
+package load
 
 import (
 	"fmt"
@@ -41,15 +41,15 @@ var oneRouter = map[string]uint64{"router-1": 1}
 // has every window in the end.
 func TestLostFiguresLoseNoWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, router := newSeries(time.Now()), listener{}
+		s, router := New(time.Now()), listener{}
 		heard, admitted := uint64(0), uint32(0)
 		for seq := uint64(1); seq <= 500; seq++ {
 			for range 5 {
-				s.add(countResumed)
+				s.Add(Resumed)
 				admitted++
-				time.Sleep(windowLength)
+				time.Sleep(WindowLength)
 			}
-			windows := s.tell(seq, heard, oneRouter, time.Now())
+			windows := s.Tell(seq, heard, oneRouter, time.Now())
 			if len(windows) > windowsTold {
 				t.Fatalf("%d windows in a figure, want at most %d", len(windows), windowsTold)
 			}
@@ -68,15 +68,15 @@ func TestLostFiguresLoseNoWindow(t *testing.T) {
 // windows go on in every figure.
 func TestNewRouterHearsTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSeries(time.Now())
+		s := New(time.Now())
 		seq, heard := uint64(0), uint64(0)
 		tell := func(routers map[string]uint64) []*gatewayv1.Window {
 			for range 5 {
-				s.add(countFresh)
-				time.Sleep(windowLength)
+				s.Add(Fresh)
+				time.Sleep(WindowLength)
 			}
 			seq++
-			windows := s.tell(seq, heard, routers, time.Now())
+			windows := s.Tell(seq, heard, routers, time.Now())
 			heard = seq
 			return windows
 		}
@@ -107,20 +107,20 @@ func TestNewRouterHearsTenMinutes(t *testing.T) {
 // bus adapter, and every one of them comes.
 func TestLongNamesStayInBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, router := newSeries(time.Now()), listener{}
+		s, router := New(time.Now()), listener{}
 		admitted := uint32(0)
 		for seq := uint64(1); seq <= 100; seq++ {
 			for range 5 {
 				for i := range 100 {
 					if seq < 10 {
-						s.add(countMoved)
-						s.cameFrom(fmt.Sprintf("edge-%03d-%s", i, strings.Repeat("x", 240)))
+						s.Add(Moved)
+						s.CameFrom(fmt.Sprintf("edge-%03d-%s", i, strings.Repeat("x", 240)))
 						admitted++
 					}
 				}
-				time.Sleep(windowLength)
+				time.Sleep(WindowLength)
 			}
-			f := &gatewayv1.LoadFigure{Windows: s.tell(seq, seq-1, oneRouter, time.Now())}
+			f := &gatewayv1.LoadFigure{Windows: s.Tell(seq, seq-1, oneRouter, time.Now())}
 			if n := proto.Size(f); n > 2*windowBytes+1<<10 {
 				t.Fatalf("figure %d has %d bytes", seq, n)
 			}
@@ -140,9 +140,9 @@ func TestLongNamesStayInBound(t *testing.T) {
 // An edge on which nothing happens says one empty window, its clock.
 func TestQuietEdgeSaysOneWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSeries(time.Now())
+		s := New(time.Now())
 		time.Sleep(time.Second)
-		windows := s.tell(1, 0, oneRouter, time.Now())
+		windows := s.Tell(1, 0, oneRouter, time.Now())
 		if len(windows) != 1 || !proto.Equal(windows[0], &gatewayv1.Window{StartMs: startMS(s.number(time.Now()) - 1)}) {
 			t.Errorf("told %v", windows)
 		}
@@ -154,11 +154,11 @@ func TestQuietEdgeSaysOneWindow(t *testing.T) {
 }
 
 func BenchmarkSeries(b *testing.B) {
-	s := newSeries(time.Now())
+	s := New(time.Now())
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {
-			s.add(countCaughtUp)
+			s.Add(CaughtUp)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"encoding/json"
@@ -21,26 +21,29 @@ const (
 	scopeRegion = "region" // a slot is good at any edge of the region
 )
 
+// leavingRetry is over how long those are spread who come to an edge that leaves.
+const leavingRetry = time.Second
+
 // busy refuses for load, in one write: who speaks our protocol gets 101, `busy` and
 // a close, anybody else 503.
-func (e *Edge) busy(a *application, d admission.Decision) []byte {
+func (d desk) busy(a *application, decision admission.Decision) []byte {
 	away := ""
-	if e.draining.Load() && !d.Elsewhere {
+	if d.gate.leaving.Load() && !decision.Elsewhere {
 		// An evacuated region: there may be room in another.
-		if away = e.likelyAddress(e.others(0)); away != "" {
-			d.After = leavingRetry/4 + rand.N(leavingRetry)
+		if away = d.deps.Targets.Likely(d.deps.Targets.Edges(0)); away != "" {
+			decision.After = leavingRetry/4 + rand.N(leavingRetry)
 		}
 	}
 	if !a.arrival.Obeys {
-		return e.plainBusy(d.After)
+		return plainBusy(decision.After)
 	}
-	m := &clientv1.Busy{RetryAfterMs: uint32(d.After.Milliseconds()), Scope: scopeNode}
+	m := &clientv1.Busy{RetryAfterMs: uint32(decision.After.Milliseconds()), Scope: scopeNode}
 	switch {
-	case !d.Slot.IsZero():
+	case !decision.Slot.IsZero():
 		// The slot is in this edge's timetable: through a balancer it would come anywhere.
-		m.Scope, m.Ticket, m.Url = scopeRegion, e.pass(a, d), e.addressOf(e.cfg.ID)
-	case d.Elsewhere:
-		m.Url = e.drawEdge(e.cfg.ID)
+		m.Scope, m.Ticket, m.Url = scopeRegion, d.pass(a, decision), d.deps.Targets.Address(d.cfg.ID)
+	case decision.Elsewhere:
+		m.Url = d.elsewhere()
 	case away != "":
 		m.Url = away
 	}
@@ -56,15 +59,12 @@ const afterPass = time.Minute
 
 // pass mints the ticket for the slot of a refusal, with the identity that the client
 // showed. "": there is no key; the slot is told all the same.
-func (e *Edge) pass(a *application, d admission.Decision) string {
-	if e.tickets == nil {
-		return ""
-	}
+func (d desk) pass(a *application, decision admission.Decision) string {
 	t := ticket.Ticket{
-		Kind: ticket.Pass, Edge: e.cfg.ID, Lane: uint8(d.Lane), Nonce: rand.Uint64(),
-		SlotFrom: d.Slot, SlotUntil: d.Slot.Add(admission.PassLife), Expires: d.Slot.Add(admission.PassLife + afterPass),
+		Kind: ticket.Pass, Edge: d.cfg.ID, Lane: uint8(decision.Lane), Nonce: rand.Uint64(),
+		SlotFrom: decision.Slot, SlotUntil: decision.Slot.Add(admission.PassLife), Expires: decision.Slot.Add(admission.PassLife + afterPass),
 	}
-	if d.Cause == admission.CauseEarly {
+	if decision.Cause == admission.CauseEarly {
 		t.Nonce = a.arrival.Pass.Nonce // the same one
 	}
 	var claims *auth.Claims
@@ -74,16 +74,14 @@ func (e *Edge) pass(a *application, d admission.Decision) string {
 			t.HasSession, t.Session = a.ticket.HasSession, a.ticket.Session
 		}
 	}
-	text, err := e.tickets.Seal(t, claims, time.Now())
+	text, err := d.deps.Tickets.Seal(t, claims, time.Now())
 	if err != nil {
-		e.metrics.ticket(ticketNotMinted)
 		return ""
 	}
-	e.metrics.ticket(ticketMinted)
 	return text
 }
 
-func (e *Edge) plainBusy(after time.Duration) []byte {
+func plainBusy(after time.Duration) []byte {
 	body, _ := json.Marshal(map[string]any{"retry_after_ms": after.Milliseconds(), "scope": scopeNode})
 	return wsframe.AppendResponse(nil, wsframe.Response{
 		Status: 503, Body: body,

@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"sync"
@@ -61,13 +61,16 @@ func (b *backlogs) mean(now time.Time) (mean time.Duration, known bool) {
 	return mean / time.Duration(max(len(b.others), 1)), len(b.others) > 0
 }
 
-// compare has the gate compare its backlog with the others', who hear of it with the
-// batch; they do hear: the bus is there.
-func (g *gate) compare(heard bool) (own time.Duration) {
-	mean, known := g.edge.backlogs.mean(time.Now())
+// Compare has the gate compare its backlog with the others', who hear of it with the
+// next batch that edges tell each other; heard: they do hear, the bus is there.
+func (g *Gate) Compare(heard bool) (own time.Duration) {
+	mean, known := g.backlogs.mean(time.Now())
 	g.with(func(inner *admission.Gate, _ int, now time.Time) {
 		inner.Compare(mean, known && heard, now)
 		own, _ = inner.Backlog(now)
 	})
 	return own
 }
+
+// HearBacklog takes what another edge told of its backlog.
+func (g *Gate) HearBacklog(edge string, told time.Duration) { g.backlogs.hear(edge, told, time.Now()) }

@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"net/netip"

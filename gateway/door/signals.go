@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"sync/atomic"
@@ -21,6 +21,7 @@ func (s *signals) connected(took time.Duration) {
 	s.took.Add(took.Milliseconds())
 }
 
+// delayed notes how long a probe has waited.
 func (s *signals) delayed(d time.Duration) {
 	for {
 		have := s.delay.Load()
@@ -39,26 +40,29 @@ func (s *signals) take() admission.Signals {
 	return seen
 }
 
-// milliseconds is a finer clock than seconds; it wraps after 49 days, so only
-// differences mean something.
-func (e *Edge) milliseconds(now time.Time) uint32 { return uint32(now.Sub(e.born).Milliseconds()) }
+// Connected notes how long a connect frame was without its answer.
+func (g *Gate) Connected(took time.Duration) { g.signals.connected(took) }
 
-// probe asks a loop how long things wait for it.
-type probe struct{ posted time.Time }
-
-func (m *probe) apply(l *loop) {
-	l.edge.gate.signals.delayed(time.Since(m.posted))
-	l.probed.Store(false)
+// Probe asks a loop how long things wait for it. The door posts one to each loop that has
+// answered the last.
+type Probe struct {
+	gate   *Gate
+	loop   Loop
+	onWay  atomic.Bool
+	posted time.Time // owned by the door
 }
 
-// probeLoops posts one to each loop that has answered the last.
-func (e *Edge) probeLoops(now time.Time) {
-	for _, l := range e.loops {
-		if l.probed.CompareAndSwap(false, true) {
-			l.probedAt = now
-			l.inbox.post(&probe{now})
-		} else {
-			e.gate.signals.delayed(now.Sub(l.probedAt))
-		}
+// Answer is the loop's, on its own goroutine.
+func (p *Probe) Answer() {
+	p.gate.signals.delayed(time.Since(p.posted))
+	p.onWay.Store(false)
+}
+
+func (p *Probe) send(now time.Time) {
+	if p.onWay.CompareAndSwap(false, true) {
+		p.posted = now
+		p.loop.Probe(p)
+	} else {
+		p.gate.signals.delayed(now.Sub(p.posted))
 	}
 }

@@ -1,4 +1,25 @@
-package gateway
+// Package door is the way into an edge: from the accept of a socket to its 101, or to a
+// refusal that says when to come back. It ends TLS where the edge does, reads requests,
+// opens the tickets that came with them, keeps the gate (package admission) supplied with
+// what the edge, its memory and its region can take, and answers /v1/connect.
+//
+// The edge makes a Door, runs it, and gets each admitted socket through Loop.Adopt. Other
+// goroutines talk to its Gate: the loops tell how late they are, the bus asks for grants
+// and tells which tickets were used elsewhere, the load figure asks how things are.
+//
+// Life and goroutines: Run is one goroutine with a poller of its own. Requests and tickets
+// are read on the edge's pool, which posts what it read; TLS handshakes that are under way
+// have a goroutine each (tlsconn). Nothing else is started. Run ends with its context and
+// closes whoever is still here without a word.
+//
+// Invariants: I5 who comes in is within lanes and confirmed grants; I6 conns do not fall
+// because others arrive; I11 a refusal is one write that says when to come back. Limits:
+// Config.MaxHandshakes sockets that are neither admitted nor gone, 16 KiB of request each,
+// Settings.RefusalsPerSecond answers and as many resets; past them nobody is accepted for
+// a moment.
+//
+// It knows no conn, session or channel, and it asks no router, store or bus.
+package door
 
 import (
 	"context"
@@ -8,12 +29,13 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/spillway-io/spillway/gateway/admission"
+	"github.com/spillway-io/spillway/gateway/internal/inbox"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 )
 
-// door accepts sockets and keeps them until they are conns, or have heard why not.
+// Door accepts sockets and keeps them until they are conns, or have heard why not.
 // One goroutine with a poller of its own: a thousand half-open requests cost it a
 // thousand small buffers and no thread. It alone touches a visitor's socket, so it
 // sees a hang-up in every state, and nobody is served who has gone.
@@ -22,17 +44,20 @@ import (
 //	                          |  \-> waiting (for its turn) --/
 //	                          \--------\-> leaving: refused, our half shut
 //
-// An edge that ends TLS has two states in front of reading (door_tls.go).
-type door struct {
-	// immutable after newDoor
-	edge     *Edge
-	listener poller.Listener
-	reserve  *poller.Reserve // nil where descriptors do not matter
-	secure   *secure         // nil: plain sockets
+// An edge that ends TLS has two states in front of reading (tls.go).
+type Door struct {
+	// immutable after New
+	Gate    *Gate
+	cfg     Config
+	deps    Deps
+	metrics *metrics
+	desk    desk
+	secure  *secure // nil: plain sockets
+	probes  []*Probe
 
-	inbox inbox[*application] // the pool gives back what it read
+	inbox inbox.Inbox[*application] // the pool gives back what it read
 
-	// owned by the door
+	// owned by Run
 	poller   poller.Poller
 	visitors map[uint64]*visitor
 	token    uint64
@@ -44,6 +69,7 @@ type door struct {
 	due      time.Time     // the gate may have something to decide
 	decided  []admission.Decision
 	busy     bool // somebody arrived since the last look
+	next     int  // loop that gets the next admitted socket
 }
 
 // stage is where a visitor stands. The zero value is the first.
@@ -81,26 +107,44 @@ const (
 	acceptPause   = 100 * time.Millisecond
 )
 
-func newDoor(e *Edge, ln poller.Listener, p poller.Poller, reserve *poller.Reserve) *door {
-	most := e.cfg.RefusalsPerSecond
-	d := &door{
-		edge: e, listener: ln, reserve: reserve, poller: p,
+// Reserved descriptors let the door refuse when there are none left.
+const Reserved = 16
+
+// New makes the door of an edge; deps are the caller's to close until Run. Where the edge
+// ends TLS it measures what a handshake costs.
+func New(cfg Config, deps Deps, s Settings) (*Door, error) {
+	most := s.RefusalsPerSecond
+	d := &Door{
+		cfg: cfg, deps: deps, poller: deps.Poller, metrics: newMetrics(cfg.Registry, cfg.Series),
 		visitors: make(map[uint64]*visitor), buf: make([]byte, wsframe.MaxHandshakeBytes),
 		explicit: rate.NewLimiter(rate.Limit(most), most), cheap: rate.NewLimiter(rate.Limit(most), most),
 	}
-	d.inbox.wake = p.Wake
-	return d
+	d.inbox.Wake = deps.Poller.Wake
+	d.Gate = newGate(&d.cfg, &d.deps, s, d.metrics)
+	d.desk = desk{cfg: &d.cfg, deps: &d.deps, gate: d.Gate}
+	for _, l := range deps.Loops {
+		d.probes = append(d.probes, &Probe{gate: d.Gate, loop: l})
+	}
+	if cfg.TLS == nil {
+		return d, nil
+	}
+	var err error
+	d.secure, err = newSecure(&d.cfg, &s, deps.Poller.Wake, time.Now())
+	if err == nil {
+		d.Gate.expect = d.secure.expect
+	}
+	return d, err
 }
 
-// run turns until ctx ends.
-func (d *door) run(ctx context.Context) error {
+// Run turns until ctx ends.
+func (d *Door) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, d.poller.Wake)
 	defer stop()
 	defer d.shut()
-	if err := d.poller.Add(d.listener, listenerToken); err != nil {
+	if err := d.poller.Add(d.deps.Listener, listenerToken); err != nil {
 		return err
 	}
-	d.edge.gate.look()
+	d.Gate.Look()
 	var events []poller.Event
 	now := time.Now()
 	swept, looked := now, now
@@ -113,7 +157,7 @@ func (d *door) run(ctx context.Context) error {
 		for _, ev := range events {
 			d.ready(ev, now)
 		}
-		for _, a := range d.inbox.take() {
+		for _, a := range d.inbox.Take() {
 			d.apply(a, now)
 		}
 		d.turnSecure(now)
@@ -125,13 +169,13 @@ func (d *door) run(ctx context.Context) error {
 		}
 		if now.Sub(looked) >= lookEvery {
 			looked = now
-			d.edge.gate.look()
+			d.Gate.Look()
 		}
 	}
 	return nil
 }
 
-func (d *door) timeout(now time.Time) time.Duration {
+func (d *Door) timeout(now time.Time) time.Duration {
 	wait := doorSweep
 	if !d.due.IsZero() {
 		wait = min(wait, d.due.Sub(now))
@@ -145,7 +189,7 @@ func (d *door) timeout(now time.Time) time.Duration {
 	return max(wait, 0)
 }
 
-func (d *door) ready(ev poller.Event, now time.Time) {
+func (d *Door) ready(ev poller.Event, now time.Time) {
 	if ev.Token == listenerToken {
 		d.accept(now)
 		return
@@ -162,15 +206,15 @@ func (d *door) ready(ev poller.Event, now time.Time) {
 	}
 }
 
-func (d *door) accept(now time.Time) {
+func (d *Door) accept(now time.Time) {
 	if !d.paused.IsZero() {
 		return
 	}
 	for range acceptBurst {
-		if len(d.visitors) >= d.edge.cfg.MaxHandshakes && !d.mayReset(now) {
+		if len(d.visitors) >= d.cfg.MaxHandshakes && !d.mayReset(now) {
 			return
 		}
-		sock, err := d.listener.Accept()
+		sock, err := d.deps.Listener.Accept()
 		switch {
 		case errors.Is(err, poller.ErrAgain):
 			return
@@ -178,16 +222,16 @@ func (d *door) accept(now time.Time) {
 			d.acceptFromReserve()
 			return
 		case err != nil:
-			d.edge.log.Warn("accept", "err", err)
+			d.cfg.Log.Warn("accept", "err", err)
 			return
 		}
-		d.edge.metrics.accepted.Inc()
-		if len(d.visitors) >= d.edge.cfg.MaxHandshakes {
-			d.edge.metrics.refused(refusedDoor)
+		d.metrics.accepted.Inc()
+		if len(d.visitors) >= d.cfg.MaxHandshakes {
+			d.metrics.refused(refusedDoor)
 			sock.Reset()
 			continue
 		}
-		v := &visitor{sock: sock, accepted: now, deadline: now.Add(d.edge.cfg.HandshakeTimeout)}
+		v := &visitor{sock: sock, accepted: now, deadline: now.Add(d.cfg.HandshakeTimeout)}
 		if d.keep(v) && d.secure != nil {
 			d.knock(v, now)
 		}
@@ -196,18 +240,18 @@ func (d *door) accept(now time.Time) {
 
 // acceptFromReserve takes one client out of the backlog and resets it, so that the
 // listener does not stay ready for ever.
-func (d *door) acceptFromReserve() {
-	d.edge.metrics.refused(refusedDescriptors)
-	if d.reserve == nil || !d.reserve.Release() {
+func (d *Door) acceptFromReserve() {
+	d.metrics.refused(refusedDescriptors)
+	if d.deps.Reserve == nil || !d.deps.Reserve.Release() {
 		return
 	}
-	if sock, err := d.listener.Accept(); err == nil {
+	if sock, err := d.deps.Listener.Accept(); err == nil {
 		sock.Reset()
 	}
-	_ = d.reserve.Refill() // tried again the next time
+	_ = d.deps.Reserve.Refill() // tried again the next time
 }
 
-func (d *door) keep(v *visitor) bool {
+func (d *Door) keep(v *visitor) bool {
 	d.token++
 	v.token = d.token
 	if err := d.poller.Add(v.sock, v.token); err != nil {
@@ -215,12 +259,12 @@ func (d *door) keep(v *visitor) bool {
 		return false
 	}
 	d.visitors[v.token] = v
-	d.edge.metrics.handshakes.Set(float64(len(d.visitors)))
+	d.metrics.handshakes.Set(float64(len(d.visitors)))
 	return true
 }
 
 // forget takes a visitor out; its socket stays open, and the poller has it.
-func (d *door) forget(v *visitor) {
+func (d *Door) forget(v *visitor) {
 	switch v.stage {
 	case stageLeaving:
 		d.leaving--
@@ -228,29 +272,29 @@ func (d *door) forget(v *visitor) {
 		v.shake.Abort()
 	}
 	delete(d.visitors, v.token)
-	d.edge.metrics.handshakes.Set(float64(len(d.visitors)))
+	d.metrics.handshakes.Set(float64(len(d.visitors)))
 }
 
 // end is forget and the end of the socket.
-func (d *door) end(v *visitor) {
+func (d *Door) end(v *visitor) {
 	d.forget(v)
 	v.sock.Close()
 }
 
 // hungUp ends a visitor that has gone before its turn; it takes nothing from the
 // rate.
-func (d *door) hungUp(v *visitor) {
+func (d *Door) hungUp(v *visitor) {
 	switch v.stage {
 	case stageWaiting:
-		d.edge.gate.hungUp(v.token)
+		d.Gate.hungUp(v.token)
 	case stageKnocking:
 		d.secure.gate.Gone(v.token)
 	}
-	d.edge.metrics.hungUp.Inc()
+	d.metrics.hungUp.Inc()
 	d.end(v)
 }
 
-func (d *door) read(v *visitor, now time.Time) {
+func (d *Door) read(v *visitor, now time.Time) {
 	n, err := v.sock.Read(d.buf)
 	switch {
 	case errors.Is(err, poller.ErrAgain):
@@ -266,7 +310,7 @@ func (d *door) read(v *visitor, now time.Time) {
 	v.seen = len(v.head)
 	switch {
 	case err != nil:
-		d.edge.metrics.refused(refusedRequest)
+		d.metrics.refused(refusedRequest)
 		d.say(v, errorResponse(err), now)
 		return
 	case end == 0:
@@ -279,24 +323,24 @@ func (d *door) read(v *visitor, now time.Time) {
 	v.stage = stageDeciding
 	token, head, rest := v.token, v.head[:end:end], v.head[end:]
 	v.head = nil
-	if !d.edge.checks.submit(func() { d.inbox.post(d.edge.readRequest(token, head, rest)) }) {
+	if !d.deps.Submit(func() { d.inbox.Post(d.desk.read(token, head, rest)) }) {
 		// The pool is full of tokens to check: more clients would wait for it in vain.
 		// What it costs to tell them so is the door's.
-		a := d.edge.readRequest(token, head, rest)
+		a := d.desk.read(token, head, rest)
 		a.turnAway = true
 		d.apply(a, now)
 	}
 }
 
 // apply goes on with a visitor whose request the pool has read.
-func (d *door) apply(a *application, now time.Time) {
+func (d *Door) apply(a *application, now time.Time) {
 	v := d.visitors[a.token]
 	if v == nil {
 		return // gone meanwhile
 	}
 	if a.response != nil {
 		if a.refused {
-			d.edge.metrics.refused(refusedRequest)
+			d.metrics.refused(refusedRequest)
 		}
 		d.say(v, a.response, now)
 		return
@@ -305,19 +349,19 @@ func (d *door) apply(a *application, now time.Time) {
 	a.arrival.ID = v.token
 	v.wants = a
 	if a.turnAway {
-		d.decide(v, d.edge.gate.turnAway(a.arrival), now)
+		d.decide(v, d.Gate.turnAway(a.arrival), now)
 		return
 	}
-	d.decide(v, d.edge.gate.arrive(a.arrival), now)
+	d.decide(v, d.Gate.arrive(a.arrival), now)
 }
 
 // serve asks the gate for the turns of those who wait.
-func (d *door) serve(now time.Time) {
+func (d *Door) serve(now time.Time) {
 	if d.due.IsZero() || now.Before(d.due) {
 		return
 	}
 	again := time.Duration(0)
-	d.decided, again = d.edge.gate.serve(d.decided[:0])
+	d.decided, again = d.Gate.serve(d.decided[:0])
 	for _, decision := range d.decided {
 		if v := d.visitors[decision.ID]; v != nil {
 			d.decide(v, decision, now)
@@ -329,7 +373,7 @@ func (d *door) serve(now time.Time) {
 	}
 }
 
-func (d *door) decide(v *visitor, decision admission.Decision, now time.Time) {
+func (d *Door) decide(v *visitor, decision admission.Decision, now time.Time) {
 	switch decision.Verdict {
 	case admission.Admit:
 		d.admit(v, decision, now)
@@ -344,27 +388,33 @@ func (d *door) decide(v *visitor, decision admission.Decision, now time.Time) {
 }
 
 // admit makes a conn of a visitor: 101, and a loop has it.
-func (d *door) admit(v *visitor, decision admission.Decision, now time.Time) {
-	e, a := d.edge, v.wants
+func (d *Door) admit(v *visitor, decision admission.Decision, now time.Time) {
+	a := v.wants
 	d.forget(v)
 	response := wsframe.AppendAccept(make([]byte, 0, 256), a.request, a.protocol)
 	if n, err := v.sock.Write(response); err != nil || n < len(response) || d.poller.Remove(v.sock) != nil {
 		v.sock.Close()
 		return
 	}
-	e.metrics.conns.Set(float64(e.conns.Add(1)))
-	e.metrics.admit(decision)
-	e.spend(decision)
-	m := &adopted{sock: v.sock, rest: a.rest, ticket: a.ticket, admitted: now}
-	if len(e.cfg.TrustedProxies) > 0 {
-		m.client = proxies(e.cfg.TrustedProxies).client(v.sock.RemoteAddr().Addr(), a.request)
+	m := &Admitted{Sock: v.sock, Rest: a.rest, Ticket: a.ticket, At: now}
+	if len(d.cfg.TrustedProxies) > 0 {
+		m.Client = proxies(d.cfg.TrustedProxies).client(v.sock.RemoteAddr().Addr(), a.request)
 	}
-	e.nextLoop().inbox.post(m)
+	d.metrics.admit(decision)
+	d.spend(decision)
+	d.next = (d.next + 1) % len(d.deps.Loops)
+	d.deps.Loops[d.next].Adopt(m)
 }
 
-func (d *door) sweep(now time.Time) {
-	e := d.edge
-	most := e.settings().RefusalsPerSecond
+// spend has the other edges told that a ticket is good no more.
+func (d *Door) spend(decision admission.Decision) {
+	if decision.Spent != 0 {
+		d.deps.Spent(decision.Spent)
+	}
+}
+
+func (d *Door) sweep(now time.Time) {
+	most := d.Gate.settings.Load().RefusalsPerSecond
 	for _, l := range []*rate.Limiter{d.explicit, d.cheap} {
 		if l.Burst() != most {
 			l.SetLimitAt(now, rate.Limit(most))
@@ -373,29 +423,42 @@ func (d *door) sweep(now time.Time) {
 	}
 	d.due = now // the rates may have changed, or this edge begun to leave
 	if d.busy {
-		e.probeLoops(now)
+		for _, p := range d.probes {
+			p.send(now)
+		}
 	}
 	d.busy = false
-	e.gate.observe()
+	d.Gate.observe()
 	for _, v := range d.visitors {
 		if v.stage == stageWaiting || v.stage == stageKnocking || now.Before(v.deadline) {
 			continue
 		}
 		if v.stage != stageLeaving {
-			e.metrics.refused(refusedSlow)
+			d.metrics.refused(refusedSlow)
 		}
 		d.end(v)
 	}
-	e.metrics.atDoor(e.gate.status(), e.gate.memoryRoom())
+	d.metrics.show(d.Gate.Status(), d.Gate.memoryRoom())
 	if d.secure != nil {
-		e.metrics.knocking.Set(float64(d.secure.gate.Waiting()))
+		d.metrics.tlsWaiting.Set(float64(d.secure.gate.Waiting()))
 	}
 }
 
-func (d *door) shut() {
-	d.listener.Close()
+func (d *Door) shut() {
+	d.deps.Listener.Close()
 	for _, v := range d.visitors {
 		d.end(v)
 	}
 	d.poller.Close()
+}
+
+// Addr is where clients connect.
+func (d *Door) Addr() string { return d.deps.Listener.Addr().String() }
+
+// Close gives the port back if Run was never called. After Run it does nothing.
+func (d *Door) Close() {
+	d.deps.Listener.Close()
+	if d.deps.Reserve != nil {
+		d.deps.Reserve.Close()
+	}
 }

@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"net/url"
@@ -8,14 +8,13 @@ import (
 	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 	"github.com/spillway-io/spillway/gateway/ticket"
-	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
 // The two paths of the public port, under any prefix.
 const (
-	pathWS      = "/v1/ws"
-	pathConnect = "/v1/connect"
+	PathWS      = "/v1/ws"
+	PathConnect = "/v1/connect"
 )
 
 // application is what a visitor wants, as the pool read it.
@@ -32,9 +31,17 @@ type application struct {
 	ticket   *ticket.Ticket // gives an identity; nil: none
 }
 
-// readRequest is what the pool does with a whole request. It touches no socket, token,
+// desk reads requests and words the answers to them. It has no state, touches no socket,
+// and works on whatever goroutine calls it: the pool's, mostly.
+type desk struct {
+	cfg  *Config
+	deps *Deps
+	gate *Gate
+}
+
+// read is what the pool does with a whole request. It touches no socket, token,
 // store or bus; a ticket costs it under a microsecond.
-func (e *Edge) readRequest(token uint64, head, rest []byte) *application {
+func (d desk) read(token uint64, head, rest []byte) *application {
 	bad := func(err error) *application {
 		return &application{token: token, response: errorResponse(err), refused: true}
 	}
@@ -42,16 +49,16 @@ func (e *Edge) readRequest(token uint64, head, rest []byte) *application {
 	switch {
 	case err != nil:
 		return bad(err)
-	case strings.HasSuffix(r.Path, pathConnect):
-		return &application{token: token, response: e.connectAdvice(r)}
-	case !strings.HasSuffix(r.Path, pathWS):
-		return bad(&wsframe.HTTPError{Status: 404, Reason: "there is " + pathWS + " and " + pathConnect})
+	case strings.HasSuffix(r.Path, PathConnect):
+		return &application{token: token, response: d.connectAdvice(r)}
+	case !strings.HasSuffix(r.Path, PathWS):
+		return bad(&wsframe.HTTPError{Status: 404, Reason: "there is " + PathWS + " and " + PathConnect})
 	}
 	protocol, known, err := subprotocol(r)
 	if err == nil {
 		err = r.CheckUpgrade()
 	}
-	if err == nil && !e.originAllowed(r) {
+	if err == nil && !d.originAllowed(r) {
 		err = &wsframe.HTTPError{Status: 403, Reason: "this origin is not allowed"}
 	}
 	if err != nil {
@@ -59,7 +66,7 @@ func (e *Edge) readRequest(token uint64, head, rest []byte) *application {
 	}
 	a := &application{token: token, request: r, rest: rest, protocol: protocol}
 	a.arrival = admission.Arrival{Lane: admission.LaneFresh, Obeys: known}
-	e.readTickets(a)
+	d.readTickets(a)
 	return a
 }
 
@@ -69,7 +76,7 @@ const maxTickets = 2
 
 // readTickets opens what was offered beside the subprotocol: it decides the lane. A
 // ticket that is not good counts as none.
-func (e *Edge) readTickets(a *application) {
+func (d desk) readTickets(a *application) {
 	n, now := 0, time.Now()
 	for p := range a.request.Protocols() {
 		text, ok := strings.CutPrefix(p, wire.TicketPrefix)
@@ -79,25 +86,25 @@ func (e *Edge) readTickets(a *application) {
 		if n++; n > maxTickets {
 			return
 		}
-		t, err := e.openTicket(text, now)
-		if err == nil && !(t.HasIdentity && e.revoked(t.User, t.TokenID, t.TokenIssued)) {
-			e.useTicket(a, t)
+		t, err := d.deps.Tickets.Open(text, now)
+		if err == nil && !(t.HasIdentity && d.deps.Tickets.Revoked(t.User, t.TokenID, t.TokenIssued)) {
+			d.useTicket(a, t)
 		}
 	}
 }
 
-func (e *Edge) useTicket(a *application, t *ticket.Ticket) {
+func (d desk) useTicket(a *application, t *ticket.Ticket) {
 	switch t.Kind {
 	case ticket.Pass:
 		if t.Lane == uint8(admission.LaneResume) && a.arrival.Lane == admission.LaneFresh {
 			a.arrival.Lane = admission.LaneResume
 		}
-		if e.sameRegion(t.Edge) {
+		if d.deps.Targets.SameRegion(t.Edge) {
 			a.arrival.Pass = &admission.Pass{Nonce: t.Mark(), Slot: t.SlotFrom}
 		}
 	case ticket.Moved:
 		a.arrival.Lane = admission.LaneResume
-		if t.Target == "" || t.Target == e.cfg.ID { // a target is advice: elsewhere it is a resume
+		if t.Target == "" || t.Target == d.cfg.ID { // a target is advice: elsewhere it is a resume
 			a.arrival.Lane = admission.LaneMoved
 			a.arrival.Move = &admission.Move{Operation: t.Operation, Edge: t.Edge, Until: t.SlotUntil, Anywhere: t.Target == "", Mark: t.Mark()}
 		}
@@ -109,19 +116,6 @@ func (e *Edge) useTicket(a *application, t *ticket.Ticket) {
 	if t.HasIdentity && (a.ticket == nil || t.Kind != ticket.Pass) {
 		a.ticket = t
 	}
-}
-
-// sameRegion says whether an edge is of this one's region, as far as is known.
-func (e *Edge) sameRegion(edge string) bool {
-	if edge == e.cfg.ID {
-		return true
-	}
-	for _, m := range e.members.Snapshot().Members() {
-		if m.Role == gatewayv1.Role_ROLE_EDGE && m.Id == edge {
-			return m.Region == e.cfg.Region
-		}
-	}
-	return true // it has left
 }
 
 // subprotocol selects what is spoken; none offered: JSON. known says that the
@@ -144,7 +138,7 @@ func subprotocol(r *wsframe.Request) (selected string, known bool, err error) {
 }
 
 // originAllowed: requests without Origin (no browser) and from the own host pass.
-func (e *Edge) originAllowed(r *wsframe.Request) bool {
+func (d desk) originAllowed(r *wsframe.Request) bool {
 	origin := r.Get("Origin")
 	if origin == "" {
 		return true
@@ -156,7 +150,7 @@ func (e *Edge) originAllowed(r *wsframe.Request) bool {
 	if strings.EqualFold(u.Host, r.Host) {
 		return true
 	}
-	for _, allowed := range e.cfg.Origins {
+	for _, allowed := range d.cfg.Origins {
 		if allowed == "*" || strings.EqualFold(allowed, u.Host) || strings.EqualFold(allowed, origin) {
 			return true
 		}

@@ -49,7 +49,7 @@ func (m *enlisting) apply(l *loop) {
 		}
 	}
 	if m.next < len(l.slots) {
-		l.inbox.post(m)
+		l.inbox.Post(m)
 		return
 	}
 	m.done <- struct{}{}
@@ -191,7 +191,7 @@ func (h *handing) tell(c *conn, m *moveOrder, slot time.Time) {
 	if c.closing || c.closed {
 		return // its queue was full
 	}
-	c.hasTold()
+	c.hinted()
 	c.target = m.target
 	h.file(c, k)
 	if k == classBare {
@@ -287,7 +287,7 @@ func (m *closeAllOrder) apply(l *loop) {
 		n++
 	}
 	if m.next < len(l.slots) {
-		l.inbox.post(m)
+		l.inbox.Post(m)
 	}
 }
 

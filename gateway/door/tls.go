@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/admission"
+	"github.com/spillway-io/spillway/gateway/internal/inbox"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 )
@@ -24,12 +25,12 @@ type secure struct {
 	cfg        *tls.Config
 	affordable int // handshakes a second, by what one costs here
 
-	spoke    inbox[uint64]      // handshakes with something to do, by their visitor's token
-	expected inbox[expectation] // from the bus
+	spoke    inbox.Inbox[uint64]      // handshakes with something to do, by their visitor's token
+	expected inbox.Inbox[expectation] // from the bus
 
 	// owned by the door
 	gate  *admission.Handshakes
-	rates *hot // the settings that gate has
+	rates *Settings // the settings that gate has
 }
 
 // expectation is where clients will come from that a confirmed grant is for.
@@ -42,7 +43,7 @@ type expectation struct {
 const handshakeShare = 0.6
 
 // newSecure measures what a handshake costs here.
-func newSecure(cfg *Config, rates *hot, wake func(), now time.Time) (*secure, error) {
+func newSecure(cfg *Config, rates *Settings, wake func(), now time.Time) (*secure, error) {
 	s := &secure{cfg: cfg.TLS.Clone(), rates: rates}
 	s.cfg.SessionTicketsDisabled = true // resumption saves nothing here, and costs memory
 	cost, err := tlsconn.Cost(s.cfg)
@@ -57,7 +58,7 @@ func newSecure(cfg *Config, rates *hot, wake func(), now time.Time) (*secure, er
 		cfg.Log.Warn("idle TLS conns keep the buffers of their handshakes, 3.5 KB each", "reason", why)
 	}
 	s.gate = admission.NewHandshakes(s.perSecond(), rates.Admission.Wait, rates.Admission.MaxWaiting, now)
-	s.spoke.wake, s.expected.wake = wake, wake
+	s.spoke.Wake, s.expected.Wake = wake, wake
 	return s, nil
 }
 
@@ -66,7 +67,7 @@ func (s *secure) perSecond() float64 {
 }
 
 // rerate takes settings that have changed.
-func (s *secure) rerate(rates *hot, now time.Time) {
+func (s *secure) rerate(rates *Settings, now time.Time) {
 	if s.rates != rates {
 		s.rates = rates
 		s.gate.Set(s.perSecond(), rates.Admission.Wait, rates.Admission.MaxWaiting, now)
@@ -82,12 +83,12 @@ func (s *secure) expect(sources []string, until time.Time) {
 		}
 	}
 	if len(addrs) > 0 {
-		s.expected.post(expectation{addrs, until})
+		s.expected.Post(expectation{addrs, until})
 	}
 }
 
 // knock decides about a socket that was just accepted and is kept.
-func (d *door) knock(v *visitor, now time.Time) {
+func (d *Door) knock(v *visitor, now time.Time) {
 	switch d.secure.gate.Arrive(v.token, v.sock.RemoteAddr().Addr().Unmap(), now) {
 	case admission.Admit:
 		d.shake(v, now)
@@ -102,26 +103,26 @@ func (d *door) knock(v *visitor, now time.Time) {
 }
 
 // resetKnocking ends a visitor that nothing can be told to.
-func (d *door) resetKnocking(v *visitor) {
-	d.edge.metrics.refused(refusedTLS)
+func (d *Door) resetKnocking(v *visitor) {
+	d.metrics.refused(refusedTLS)
 	d.forget(v)
 	v.sock.Reset()
 }
 
 // shake begins a visitor's handshake; HandshakeTimeout is for it and the request.
-func (d *door) shake(v *visitor, now time.Time) {
+func (d *Door) shake(v *visitor, now time.Time) {
 	if v.stage == stageKnocking && d.poller.SetRead(v.sock, true) != nil {
 		d.hungUp(v)
 		return
 	}
 	token := v.token
-	v.stage, v.deadline = stageShaking, now.Add(d.edge.cfg.HandshakeTimeout)
-	v.shake = tlsconn.Begin(v.sock, d.secure.cfg, func() { d.secure.spoke.post(token) })
-	d.edge.metrics.tlsHandshakes.Inc()
+	v.stage, v.deadline = stageShaking, now.Add(d.cfg.HandshakeTimeout)
+	v.shake = tlsconn.Begin(v.sock, d.secure.cfg, func() { d.secure.spoke.Post(token) })
+	d.metrics.tlsHandshakes.Inc()
 }
 
 // feedShake gives the handshake what the socket has.
-func (d *door) feedShake(v *visitor) {
+func (d *Door) feedShake(v *visitor) {
 	n, err := v.sock.Read(d.buf)
 	if errors.Is(err, poller.ErrAgain) {
 		return
@@ -132,13 +133,13 @@ func (d *door) feedShake(v *visitor) {
 }
 
 // stepShake does what the handshake wants: writes, or goes on with the request.
-func (d *door) stepShake(v *visitor) {
+func (d *Door) stepShake(v *visitor) {
 	conn, done, err := v.shake.Step()
 	switch {
 	case !done:
 		return
 	case err != nil || d.poller.Remove(v.sock) != nil:
-		d.edge.metrics.refused(refusedHandshake)
+		d.metrics.refused(refusedHandshake)
 		d.end(v)
 		return
 	}
@@ -148,16 +149,16 @@ func (d *door) stepShake(v *visitor) {
 }
 
 // turnSecure begins handshakes whose turn has come, and does what those under way want.
-func (d *door) turnSecure(now time.Time) {
+func (d *Door) turnSecure(now time.Time) {
 	s := d.secure
 	if s == nil {
 		return
 	}
-	s.rerate(d.edge.settings(), now)
-	for _, x := range s.expected.take() {
+	s.rerate(d.Gate.settings.Load(), now)
+	for _, x := range s.expected.Take() {
 		s.gate.Expect(x.sources, x.until, now)
 	}
-	for _, token := range s.spoke.take() {
+	for _, token := range s.spoke.Take() {
 		if v := d.visitors[token]; v != nil && v.stage == stageShaking {
 			d.stepShake(v)
 		}

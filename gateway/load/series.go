@@ -1,4 +1,16 @@
-package gateway
+// Package load keeps what an edge tells of itself in its load figures: what happened to
+// its clients, counted in windows of 200 ms.
+//
+// The door, the loops and the edge count with Add and CameFrom; the edge takes the windows
+// out with Tell when membership asks for a figure. The package has no goroutine and no
+// clock of its own but the moment it was made, and imports nothing of the edge.
+//
+// Invariants: a window that was told never changes; a listener that hears figures late, or
+// that is new, hears every window of the last ten minutes in the end. Limits: 3,000 windows
+// (ten minutes), 64 windows or 24 KiB in one figure, 64 names in one window.
+//
+// It leaves out on purpose what a window means: the routers add them up.
+package load
 
 import (
 	"slices"
@@ -10,8 +22,10 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
+// WindowLength is how long a window counts.
+const WindowLength = 200 * time.Millisecond
+
 const (
-	windowLength = 200 * time.Millisecond
 	// windowsKept is ten minutes: what a router that comes new is told again.
 	windowsKept = 3_000
 	// windowsRepeated are in every figure, heard or not: three seconds, so that a
@@ -26,7 +40,7 @@ const (
 	originsNamed = 64
 )
 
-// series keeps what happened at an edge in windows of 200 ms. The door, the pool
+// Series keeps what happened at an edge in windows of 200 ms. The door, the pool
 // and the loops note what they do, once or twice a conn, never a frame; the load
 // figure takes the windows out. Its clock starts with the wall's and never jumps.
 //
@@ -34,7 +48,7 @@ const (
 // that no figure told which came back to us from the bus (stop and wait: one
 // figure a second at most). A router that comes new makes it tell all ten minutes
 // again. Whoever hears a window twice counts it once, by its start.
-type series struct {
+type Series struct {
 	born time.Time // immutable
 
 	mu      sync.Mutex // guards all below; a leaf, held for a few loads and stores
@@ -53,26 +67,26 @@ type window struct {
 	from   map[string]uint32
 }
 
-// count is one thing that a window counts.
-type count int
+// Count is one thing that a window counts.
+type Count int
 
 const (
-	countMoved count = iota
-	countResumed
-	countFresh
-	countRefused
-	countReset
-	countLost
-	countLeft
-	countShut
-	countClosed
-	countTold
-	countCaughtUp
+	Moved    Count = iota // admitted as moved by another edge
+	Resumed               // admitted by a ticket of its session
+	Fresh                 // admitted without either
+	Refused               // for load, and told when to come back
+	Reset                 // for load, with nothing told
+	Lost                  // gone without having been told to go
+	Left                  // gone after it was told to go
+	Shut                  // closed because the edge leaves
+	Closed                // closed for another cause of ours
+	Hinted                // told to go to another edge
+	CaughtUp              // has what it missed
 	numCounts
 )
 
-func newSeries(now time.Time) *series {
-	s := &series{born: now, ring: make([]window, windowsKept)}
+func New(now time.Time) *Series {
+	s := &Series{born: now, ring: make([]window, windowsKept)}
 	s.newest = s.number(now)
 	s.untold = s.newest
 	s.through = s.newest
@@ -80,12 +94,12 @@ func newSeries(now time.Time) *series {
 }
 
 // number is that of the window of a moment; it uses the monotonic clock.
-func (s *series) number(now time.Time) int64 {
-	return (s.born.UnixNano() + int64(now.Sub(s.born))) / int64(windowLength)
+func (s *Series) number(now time.Time) int64 {
+	return (s.born.UnixNano() + int64(now.Sub(s.born))) / int64(WindowLength)
 }
 
-// add counts one thing now.
-func (s *series) add(what count) {
+// Add counts one thing now.
+func (s *Series) Add(what Count) {
 	at := s.number(time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +108,8 @@ func (s *series) add(what count) {
 	}
 }
 
-// cameFrom counts a client that resumed, by the edge that its ticket names.
-func (s *series) cameFrom(from string) {
+// CameFrom counts a client that resumed, by the edge that its ticket names.
+func (s *Series) CameFrom(from string) {
 	at := s.number(time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +128,7 @@ func (s *series) cameFrom(from string) {
 
 // at is the window with a number, emptied if it held an older one; nil: that number
 // is older than what is kept.
-func (s *series) at(n int64) *window {
+func (s *Series) at(n int64) *window {
 	w := &s.ring[int(n%windowsKept)]
 	if w.n > n {
 		return nil
@@ -126,11 +140,11 @@ func (s *series) at(n int64) *window {
 	return w
 }
 
-// tell returns the windows for figure seq: whole ones, oldest first, empty ones left
+// Tell returns the windows for figure seq: whole ones, oldest first, empty ones left
 // out but for the last, which is the edge's clock. heard is the seq of our newest
 // figure that came back from the bus, 0: none ever did; routers are those that
 // listen, with their incarnations.
-func (s *series) tell(seq, heard uint64, routers map[string]uint64, now time.Time) []*gatewayv1.Window {
+func (s *Series) Tell(seq, heard uint64, routers map[string]uint64, now time.Time) []*gatewayv1.Window {
 	end := s.number(now) // this one is not whole yet
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +180,7 @@ func (s *series) tell(seq, heard uint64, routers map[string]uint64, now time.Tim
 
 // recent returns the newest windows before end, and the number of the first of them:
 // fewer where they are large, but always the last one, empty or not.
-func (s *series) recent(end int64) (windows []*gatewayv1.Window, first int64) {
+func (s *Series) recent(end int64) (windows []*gatewayv1.Window, first int64) {
 	size := 0
 	for first = end; first > end-windowsRepeated; first-- {
 		m := s.message(first - 1)
@@ -185,20 +199,20 @@ func (s *series) recent(end int64) (windows []*gatewayv1.Window, first int64) {
 	return windows, first
 }
 
-func startMS(n int64) uint64 { return uint64(n) * uint64(windowLength/time.Millisecond) }
+func startMS(n int64) uint64 { return uint64(n) * uint64(WindowLength/time.Millisecond) }
 
 // message is window n, nil if nothing happened in it.
-func (s *series) message(n int64) *gatewayv1.Window {
+func (s *Series) message(n int64) *gatewayv1.Window {
 	w := &s.ring[int(n%windowsKept)]
 	if w.n != n || w.counts == [numCounts]uint32{} && w.from == nil {
 		return nil
 	}
 	m := &gatewayv1.Window{
 		StartMs: startMS(n),
-		Moved:   w.counts[countMoved], Resumed: w.counts[countResumed], Fresh: w.counts[countFresh],
-		Refused: w.counts[countRefused], Reset_: w.counts[countReset],
-		Lost: w.counts[countLost], Left: w.counts[countLeft], Shut: w.counts[countShut], Closed: w.counts[countClosed],
-		Told: w.counts[countTold], CaughtUp: w.counts[countCaughtUp],
+		Moved:   w.counts[Moved], Resumed: w.counts[Resumed], Fresh: w.counts[Fresh],
+		Refused: w.counts[Refused], Reset_: w.counts[Reset],
+		Lost: w.counts[Lost], Left: w.counts[Left], Shut: w.counts[Shut], Closed: w.counts[Closed],
+		Told: w.counts[Hinted], CaughtUp: w.counts[CaughtUp],
 	}
 	if len(w.from) > 0 {
 		m.From = make(map[string]uint32, len(w.from))

@@ -1,4 +1,4 @@
-package gateway
+package door
 
 import (
 	"time"
@@ -11,18 +11,18 @@ import (
 // Each has a budget; what is past it falls to the next.
 
 // refuse says when to come back, as long as the budget for that lasts.
-func (d *door) refuse(v *visitor, decision admission.Decision, now time.Time) {
+func (d *Door) refuse(v *visitor, decision admission.Decision, now time.Time) {
 	if !d.explicit.AllowN(now, 1) {
 		d.refuseCheaply(v, now)
 		return
 	}
-	d.edge.metrics.refusedBy(decision.Cause)
-	d.say(v, d.edge.busy(v.wants, decision), now)
-	d.edge.spend(decision)
+	d.metrics.refused(decision.Cause.String())
+	d.say(v, d.desk.busy(v.wants, decision), now)
+	d.spend(decision)
 }
 
-func (d *door) refuseCheaply(v *visitor, now time.Time) {
-	d.edge.metrics.refused(refusedReset)
+func (d *Door) refuseCheaply(v *visitor, now time.Time) {
+	d.metrics.refused(refusedReset)
 	d.mayReset(now)
 	d.forget(v)
 	v.sock.Reset()
@@ -30,9 +30,9 @@ func (d *door) refuseCheaply(v *visitor, now time.Time) {
 
 // say writes a last word to a visitor, shuts our half, and waits a moment for it to
 // go: closing at once, with input unread, would turn the answer into a reset.
-func (d *door) say(v *visitor, response []byte, now time.Time) {
+func (d *Door) say(v *visitor, response []byte, now time.Time) {
 	n, err := v.sock.Write(response)
-	if err != nil || n < len(response) || v.sock.CloseWrite() != nil || d.leaving >= max(d.edge.cfg.MaxHandshakes/4, 1) ||
+	if err != nil || n < len(response) || v.sock.CloseWrite() != nil || d.leaving >= max(d.cfg.MaxHandshakes/4, 1) ||
 		d.poller.SetRead(v.sock, true) != nil {
 		d.end(v)
 		return
@@ -44,25 +44,25 @@ func (d *door) say(v *visitor, response []byte, now time.Time) {
 
 // mayReset counts a reset against the budget; past it nobody is accepted for a
 // moment: who waits in the backlog costs nothing.
-func (d *door) mayReset(now time.Time) bool {
+func (d *Door) mayReset(now time.Time) bool {
 	if d.cheap.AllowN(now, 1) {
 		return true
 	}
-	if d.paused.IsZero() && d.poller.Remove(d.listener) == nil {
+	if d.paused.IsZero() && d.poller.Remove(d.deps.Listener) == nil {
 		d.paused = now.Add(acceptPause)
-		d.edge.metrics.acceptPauses.Inc()
+		d.metrics.acceptPauses.Inc()
 	}
 	return false
 }
 
 // resume accepts again after a pause.
-func (d *door) resume(now time.Time) {
+func (d *Door) resume(now time.Time) {
 	if d.paused.IsZero() || now.Before(d.paused) {
 		return
 	}
 	d.paused = time.Time{}
-	if err := d.poller.Add(d.listener, listenerToken); err != nil {
-		d.edge.log.Error("accept again", "err", err)
+	if err := d.poller.Add(d.deps.Listener, listenerToken); err != nil {
+		d.cfg.Log.Error("accept again", "err", err)
 		d.paused = now.Add(acceptPause)
 	}
 }
