@@ -26,7 +26,7 @@ type benchUnicastCmd struct {
 	Batch   int           `help:"Events of a call of PublishBatch." default:"100"`
 	Callers int           `help:"Backends; each publishes on channels of its own, one call after the other." default:"4"`
 	Ahead   int           `help:"Events that were acked and not delivered yet, at most." default:"1000"`
-	History []string      `help:"Where history is kept, a phase each: memory (durability none), async, sqlite, postgres (both committed; its own CPU is not counted)." enum:"memory,async,sqlite,postgres" default:"memory,sqlite"`
+	History []string      `help:"Where history is kept, a phase each: memory (durability none), sqlite, postgres (both committed; its own CPU is not counted)." enum:"memory,sqlite,postgres" default:"memory,sqlite"`
 	Time    time.Duration `help:"Of a phase." default:"5s"`
 	Rounds  int           `help:"Times that all is measured." default:"1"`
 	Binary  []string      `help:"Builds of spillway to measure in turns; default: this one." type:"path"`
@@ -74,8 +74,6 @@ func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, history st
 	switch history {
 	case "memory":
 		durability = "none"
-	case "async":
-		durability = "async"
 	case "postgres":
 		store = cluster.Postgres
 	}

@@ -108,9 +108,6 @@ func (c *publishCmd) print(to io.Writer, p *routerv1.Placed) error {
 		return json.NewEncoder(to).Encode(placedLine{p.GetChannel(), p.GetEpoch(), p.GetOffset(), p.GetRepeat(), wire.DurabilityWord(p.GetDurability())})
 	}
 	note := ""
-	if p.GetDurability() == routerv1.Durability_DURABILITY_ASYNC {
-		note = " (the bus has it, the store gets it later)"
-	}
 	if p.GetRepeat() {
 		note = " (repeat: it was there already)"
 	}

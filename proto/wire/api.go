@@ -135,13 +135,11 @@ func placed(o *object, p *routerv1.Placed) {
 	o.optStr("durability", DurabilityWord(p.GetDurability()))
 }
 
-// DurabilityWord is "committed", "async" or "none"; "" if a router did not say.
+// DurabilityWord is "committed" or "none"; "" if a router did not say.
 func DurabilityWord(d routerv1.Durability) string {
 	switch d {
 	case routerv1.Durability_DURABILITY_COMMITTED:
 		return "committed"
-	case routerv1.Durability_DURABILITY_ASYNC:
-		return "async"
 	case routerv1.Durability_DURABILITY_NONE:
 		return "none"
 	}

@@ -31,7 +31,7 @@ const (
 )
 
 // kinds of namespaces: what an ack means in each.
-var kinds = map[string]string{"kept": "committed", "later": "async", "loose": "none"}
+var kinds = map[string]string{"kept": "committed", "loose": "none"}
 
 // world is the cluster and what was published.
 type world struct {

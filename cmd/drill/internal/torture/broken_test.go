@@ -19,7 +19,7 @@ const (
 	forgets = "forgets" // acks runs that it does not store
 	unfence = "unfence" // a lost race counts as won
 	keyless = "keyless" // keys are neither looked up nor kept
-	mixed   = "mixed"   // events are stored as others, behind their acks
+	mixed   = "mixed"   // events are stored as others than subscribers hear
 	lagging = "lagging" // reads come from a replica that is up to a second behind
 )
 

@@ -18,8 +18,7 @@
 //
 // Channels by namespace: kept (everything stays), brief (retention empties it between
 // publishes), split (a second router that the membership does not know writes to it
-// too, from its first event on), loose (no store), late (acked before it is stored: what is
-// acked is there in the end, or its epoch is over and subscribers were told).
+// too, from its first event on), loose (no store).
 //
 // A seed gives the same faults in the same order, not the same run: the machine decides
 // about moments. A failure prints the seed, the faults with their times, and the notes

@@ -269,7 +269,7 @@ func (tr *trial) birth(*rand.Rand) {
 	n := len(tr.channels.all())
 	names := tr.plan.namespaces
 	if names == nil {
-		names = []string{kept, kept, brief, loose, late}
+		names = []string{kept, kept, brief, loose}
 		if len(tr.routers) > tr.members {
 			names = append(names, split, split)
 		}

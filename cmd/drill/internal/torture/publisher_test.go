@@ -91,9 +91,6 @@ func (p *publisher) run(ctx context.Context) {
 func (p *publisher) draft(channel string) *draft {
 	p.number++
 	d := &draft{Publish: ledger.Publish{By: p.name, Channel: channel, Value: fmt.Sprintf("%s-%d", p.name, p.number)}}
-	if behind(namespace(channel)) && p.rng.IntN(2) == 0 {
-		return d // without keys nothing is there twice
-	}
 	switch p.rng.IntN(10) {
 	case 0: // without a key it is sent once
 	case 1, 2:

@@ -29,7 +29,6 @@ const (
 	brief = "brief"
 	split = "split"
 	loose = "loose"
-	late  = "late"
 )
 
 const namespaces = `{
@@ -37,8 +36,7 @@ const namespaces = `{
   brief: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   split: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   loose: {publish: everyone, subscribe: everyone, durability: none},
-  late: {publish: everyone, subscribe: everyone, durability: async, history_size: 0, history_ttl: 0s},
-  mixed: {publish: everyone, subscribe: everyone, durability: async, history_size: 0, history_ttl: 0s},
+  mixed: {publish: everyone, subscribe: everyone, history_size: 0, history_ttl: 0s},
   forgets: {publish: everyone, subscribe: everyone}, unfence: {publish: everyone, subscribe: everyone},
   keyless: {publish: everyone, subscribe: everyone}, lagging: {publish: everyone, subscribe: everyone}}`
 
@@ -290,11 +288,8 @@ func (tr *trial) races() {
 // rules of a channel.
 func rules(channel string) ledger.Rules {
 	ns := namespace(channel)
-	return ledger.Rules{Durable: ns != loose && !behind(ns), Behind: behind(ns), Linear: !strange(channel)}
+	return ledger.Rules{Durable: ns != loose, Linear: !strange(channel)}
 }
-
-// behind namespaces are acked before they are stored.
-func behind(namespace string) bool { return namespace == late || namespace == mixed }
 
 // channels are those that there are so far.
 type channels struct {

@@ -245,18 +245,11 @@ type HandedChannel struct {
 	Stored bool `protobuf:"varint,8,opt,name=stored,proto3" json:"stored,omitempty"`
 	// The next message goes on with this channel: events, then keys follow.
 	More bool `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`
-	// How many of the newest events are not in the store yet; the receiver writes
-	// them. 0 where the ack comes after the commit.
-	Unwritten uint64 `protobuf:"varint,10,opt,name=unwritten,proto3" json:"unwritten,omitempty"`
 	// How often this epoch has been handed on, this time included: without a store no
 	// hand may count twice.
 	Moves uint64 `protobuf:"varint,11,opt,name=moves,proto3" json:"moves,omitempty"`
 	// Where the epoch began, as in Answer.
-	Base uint64 `protobuf:"varint,12,opt,name=base,proto3" json:"base,omitempty"`
-	// Written behind: what the giver knows of the store's row, 0 if it does not.
-	Behind        bool   `protobuf:"varint,13,opt,name=behind,proto3" json:"behind,omitempty"`
-	RowEpoch      uint64 `protobuf:"varint,14,opt,name=row_epoch,json=rowEpoch,proto3" json:"row_epoch,omitempty"`
-	RowHead       uint64 `protobuf:"varint,15,opt,name=row_head,json=rowHead,proto3" json:"row_head,omitempty"`
+	Base          uint64 `protobuf:"varint,12,opt,name=base,proto3" json:"base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,13 +347,6 @@ func (x *HandedChannel) GetMore() bool {
 	return false
 }
 
-func (x *HandedChannel) GetUnwritten() uint64 {
-	if x != nil {
-		return x.Unwritten
-	}
-	return 0
-}
-
 func (x *HandedChannel) GetMoves() uint64 {
 	if x != nil {
 		return x.Moves
@@ -371,27 +357,6 @@ func (x *HandedChannel) GetMoves() uint64 {
 func (x *HandedChannel) GetBase() uint64 {
 	if x != nil {
 		return x.Base
-	}
-	return 0
-}
-
-func (x *HandedChannel) GetBehind() bool {
-	if x != nil {
-		return x.Behind
-	}
-	return false
-}
-
-func (x *HandedChannel) GetRowEpoch() uint64 {
-	if x != nil {
-		return x.RowEpoch
-	}
-	return 0
-}
-
-func (x *HandedChannel) GetRowHead() uint64 {
-	if x != nil {
-		return x.RowHead
 	}
 	return 0
 }
@@ -630,7 +595,7 @@ const file_spillway_gateway_v1_handover_proto_rawDesc = "" +
 	"\fHandResponse\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04life\x18\x02 \x01(\x04R\x04life\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\bR\arefused\"\xb2\x03\n" +
+	"\arefused\x18\x03 \x01(\bR\arefused\"\x84\x03\n" +
 	"\rHandedChannel\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -640,14 +605,10 @@ const file_spillway_gateway_v1_handover_proto_rawDesc = "" +
 	"\x04keys\x18\x06 \x03(\v2\x1e.spillway.gateway.v1.HandedKeyR\x04keys\x12\x18\n" +
 	"\asettled\x18\a \x01(\bR\asettled\x12\x16\n" +
 	"\x06stored\x18\b \x01(\bR\x06stored\x12\x12\n" +
-	"\x04more\x18\t \x01(\bR\x04more\x12\x1c\n" +
-	"\tunwritten\x18\n" +
-	" \x01(\x04R\tunwritten\x12\x14\n" +
+	"\x04more\x18\t \x01(\bR\x04more\x12\x14\n" +
 	"\x05moves\x18\v \x01(\x04R\x05moves\x12\x12\n" +
-	"\x04base\x18\f \x01(\x04R\x04base\x12\x16\n" +
-	"\x06behind\x18\r \x01(\bR\x06behind\x12\x1b\n" +
-	"\trow_epoch\x18\x0e \x01(\x04R\browEpoch\x12\x19\n" +
-	"\brow_head\x18\x0f \x01(\x04R\arowHead\"K\n" +
+	"\x04base\x18\f \x01(\x04R\x04baseJ\x04\b\n" +
+	"\x10\vJ\x04\b\r\x10\x0eJ\x04\b\x0e\x10\x0fJ\x04\b\x0f\x10\x10R\tunwrittenR\x06behindR\trow_epochR\brow_head\"K\n" +
 	"\tHandedKey\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +

@@ -30,8 +30,6 @@ const (
 	Durability_DURABILITY_UNSPECIFIED Durability = 0
 	// The store has it.
 	Durability_DURABILITY_COMMITTED Durability = 1
-	// The bus server has it, the store gets it later.
-	Durability_DURABILITY_ASYNC Durability = 2
 	// The memory of its router has it; there is no store behind it.
 	Durability_DURABILITY_NONE Durability = 3
 )
@@ -41,13 +39,11 @@ var (
 	Durability_name = map[int32]string{
 		0: "DURABILITY_UNSPECIFIED",
 		1: "DURABILITY_COMMITTED",
-		2: "DURABILITY_ASYNC",
 		3: "DURABILITY_NONE",
 	}
 	Durability_value = map[string]int32{
 		"DURABILITY_UNSPECIFIED": 0,
 		"DURABILITY_COMMITTED":   1,
-		"DURABILITY_ASYNC":       2,
 		"DURABILITY_NONE":        3,
 	}
 )
@@ -202,8 +198,7 @@ type Placed struct {
 	Offset uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The key was known: the event of an earlier call is named here.
 	Repeat bool `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`
-	// The namespace decides; one that is asynchronous says COMMITTED where the
-	// store was faster than the bus.
+	// The namespace decides.
 	Durability    Durability `protobuf:"varint,5,opt,name=durability,proto3,enum=spillway.router.v1.Durability" json:"durability,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -830,13 +825,12 @@ const file_spillway_router_v1_publisher_proto_rawDesc = "" +
 	"\x14PublishStreamRequest\x12C\n" +
 	"\fpublications\x18\x01 \x03(\v2\x1f.spillway.router.v1.PublicationR\fpublications\"T\n" +
 	"\x15PublishStreamResponse\x12;\n" +
-	"\aresults\x18\x01 \x03(\v2!.spillway.router.v1.PublishResultR\aresults*m\n" +
+	"\aresults\x18\x01 \x03(\v2!.spillway.router.v1.PublishResultR\aresults*o\n" +
 	"\n" +
 	"Durability\x12\x1a\n" +
 	"\x16DURABILITY_UNSPECIFIED\x10\x00\x12\x18\n" +
-	"\x14DURABILITY_COMMITTED\x10\x01\x12\x14\n" +
-	"\x10DURABILITY_ASYNC\x10\x02\x12\x13\n" +
-	"\x0fDURABILITY_NONE\x10\x032\x8d\x03\n" +
+	"\x14DURABILITY_COMMITTED\x10\x01\x12\x13\n" +
+	"\x0fDURABILITY_NONE\x10\x03\"\x04\b\x02\x10\x02*\x10DURABILITY_ASYNC2\x8d\x03\n" +
 	"\x10PublisherService\x12R\n" +
 	"\aPublish\x12\".spillway.router.v1.PublishRequest\x1a#.spillway.router.v1.PublishResponse\x12a\n" +
 	"\fPublishBatch\x12'.spillway.router.v1.PublishBatchRequest\x1a(.spillway.router.v1.PublishBatchResponse\x12X\n" +

@@ -164,49 +164,6 @@ func TestChannelsWithoutAStoreMayLoseWhatTheySay(t *testing.T) {
 	}
 }
 
-// Channels that are acked before they are stored lose only together with their epoch.
-func TestChannelsThatAreWrittenBehindKeepTheirEpoch(t *testing.T) {
-	e2 := func(offset uint64) Position { return Position{"e2", offset} }
-	run := func() *Notes { // b is lost with its epoch; a is read in the next one too; k's key died with its owner
-		return &Notes{
-			Publishes: []Publish{
-				{By: "p", Channel: channel, Value: "a", Call: sec(1), Return: sec(2), Outcome: Acked, At: at(1)},
-				{By: "p", Channel: channel, Value: "k", Key: "k", Call: sec(1), Return: sec(7), Outcome: Acked, At: e2(3)},
-				{By: "p", Channel: channel, Value: "b", Call: sec(3), Return: sec(4), Outcome: Acked, At: at(3)},
-				{By: "p", Channel: channel, Value: "c", Call: sec(5), Return: sec(7), Outcome: Acked, At: e2(4)},
-			},
-			Streams: []Stream{{By: "w", Channel: channel, Live: true, Steps: []Step{
-				{Time: sec(0), Kind: Joined, At: at(0)}, {Time: sec(2), Kind: Received, At: at(1), Value: "a"},
-				{Time: sec(2), Kind: Received, At: at(2), Value: "k"}, {Time: sec(4), Kind: Received, At: at(3), Value: "b"},
-				{Time: sec(6), Kind: Lost, From: at(3), At: e2(3)}, {Time: sec(7), Kind: Received, At: e2(4), Value: "c"},
-			}}},
-			Finals: []Read{{By: "end", Channel: channel, Call: sec(9), Return: sec(9), Epoch: "e2", Head: 4, First: 1,
-				Events: []Event{{1, "a"}, {2, "k"}, {3, "k"}, {4, "c"}}}},
-		}
-	}
-	rules := func(string) Rules { return Rules{Behind: true} }
-	for _, b := range Check(run(), rules) {
-		t.Errorf("nothing was broken: %v", &b)
-	}
-	for name, c := range map[string]struct {
-		rule   string
-		break_ func(*Notes)
-	}{
-		"acked, and not in the epoch that stays": {"ack", func(n *Notes) { n.Finals[0].Head, n.Finals[0].Events = 3, n.Finals[0].Events[:3] }},
-		"stored as another":                      {"agreement", func(n *Notes) { n.Finals[0].Events[3].Value = "a" }},
-		"one without a key twice":                {"twice", func(n *Notes) { n.Finals[0].Events[1].Value = "a"; n.Streams[0].Steps[2].Value = "b" }},
-		"a hole in what is left":                 {"hole", func(n *Notes) { n.Finals[0].Events = slices.Delete(n.Finals[0].Events, 1, 2) }},
-		"its beginning is hidden":                {"hole", func(n *Notes) { n.Finals[0].First, n.Finals[0].Events = 2, n.Finals[0].Events[1:] }},
-		"a new epoch without a word":             {"order", func(n *Notes) { n.Streams[0].Steps = slices.Delete(n.Streams[0].Steps, 4, 5) }},
-	} {
-		n := run()
-		c.break_(n)
-		if found := Check(n, rules); !slices.ContainsFunc(found, func(b Breach) bool { return b.Rule == c.rule }) {
-			t.Errorf("%s: found %v, want (%s)", name, found, c.rule)
-		}
-	}
-}
-
 func TestABreachShowsWhatIsAroundIt(t *testing.T) {
 	n := sound()
 	n.Reads[1].Head, n.Reads[1].Events = 1, []Event{{1, "a"}}

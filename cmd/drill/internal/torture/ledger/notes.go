@@ -190,9 +190,6 @@ type Rules struct {
 	// Durable: what is acked survives everything but retention. Else epochs may come and
 	// go, a key is as mortal as its epoch, and losses are allowed if they are told.
 	Durable bool
-	// Behind: acked before it is stored. Epochs come and go, but while one stays nothing
-	// acked in it is lost, and what is left of all has no hole.
-	Behind bool
 	// Linear: reads of history see every ack before them. Not for channels with a router
 	// that the cluster's membership does not know.
 	Linear bool

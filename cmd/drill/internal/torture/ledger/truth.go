@@ -89,20 +89,9 @@ func (a *audit) origins() {
 	}
 }
 
-// twice says that an event has a place too many. Behind: history reads what is stored in
-// every later epoch, and a key that died with its owner may be stored again.
+// twice says that an event has a place too many.
 func (a *audit) twice(p *Publish, places []Position) bool {
-	if !a.rules.Behind {
-		return len(places) > 1 && (a.rules.Durable || p.Key == "" || places[0].Epoch == places[1].Epoch)
-	}
-	epochs := make(map[string]bool)
-	for _, at := range places {
-		if epochs[at.Epoch] && p.Key == "" {
-			return true
-		}
-		epochs[at.Epoch] = true
-	}
-	return false
+	return len(places) > 1 && (a.rules.Durable || p.Key == "" || places[0].Epoch == places[1].Epoch)
 }
 
 func (a *audit) sorted(value string) []Position {
@@ -140,10 +129,6 @@ func (a *audit) acks() {
 			a.breach("ack", []Position{p.At}, "%v; in the end epoch %s has the head %d", p, a.final.Epoch, a.final.Head)
 			continue
 		}
-		if a.rules.Behind && a.gone(p.At) {
-			a.breach("ack", []Position{p.At}, "%v, and its epoch is still that of the channel, which has it no more", p)
-			continue
-		}
 		value, known := a.truth[p.At]
 		if !known || value == p.Value {
 			continue
@@ -152,14 +137,6 @@ func (a *audit) acks() {
 			a.breach("ack", []Position{p.At}, "%v, where %s is", p, value)
 		}
 	}
-}
-
-// gone says that a position is of the epoch in which the channel ends, and is not there.
-func (a *audit) gone(at Position) bool {
-	if a.final == nil || at.Epoch != a.final.Epoch {
-		return false
-	}
-	return !slices.ContainsFunc(a.final.Events, func(e Event) bool { return e.Offset == at.Offset })
 }
 
 // flows: what one call or stream brought stands in its order.
@@ -183,12 +160,6 @@ func (a *audit) flows() {
 
 // ends: a durable channel has one epoch, and all of its history that no retention cut.
 func (a *audit) ends() {
-	if a.rules.Behind && a.final != nil {
-		a.page(a.final)
-		if a.final.First > 1 {
-			a.breach("hole", []Position{{a.final.Epoch, a.final.First}}, "in the end history begins at %d, and nothing was cut", a.final.First)
-		}
-	}
 	if !a.rules.Durable {
 		return
 	}
