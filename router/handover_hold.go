@@ -3,9 +3,10 @@ package router
 import "time"
 
 // While a channel is being given nothing of it is taken: until its run has ended, then
-// until its piece is answered. What waits for a run is parked, costs nothing, and holds up no other. How long publishes wait is bounded: after
-// half of the time that a new owner waits for its hand they go on here, if the channel is
-// still here, or are told to come again.
+// until its piece is answered. What waits for a run is parked, costs nothing, and holds
+// up no other. How long publishes wait is bounded: after half of the time that a new
+// owner waits for its hand they go on here, if the channel is still here, or are told to
+// come again.
 
 // parked is an offer that waits until nothing of its channel is in flight. The channel
 // has it, guarded by its shard.

@@ -189,11 +189,6 @@ func (t *tenure) give(to string, revision uint64, from standing, now time.Time) 
 	return from
 }
 
-// holds says that what is here of the channel counts.
-func (t *tenure) holds() bool {
-	return t.state == tenureHeld || t.state == tenureLeaving || t.state == tenureAwaiting && t.kept
-}
-
 // gaveWithin says that the channel was given less than d ago.
 func (t *tenure) gaveWithin(now time.Time, d time.Duration) bool {
 	return t.state == tenureGiven && now.Sub(t.gone) < d

@@ -154,7 +154,6 @@ type wobbly struct {
 	mu     sync.Mutex
 	append func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error)
 	read   func(ctx context.Context, ranges []history.Range) error // before each Read; its error is that of the Read
-	heads  func(ctx context.Context, queries []history.HeadQuery)  // before each Heads
 	down   error
 	calls  struct{ append, heads, read int }
 	reads  [][]history.Range
@@ -175,12 +174,6 @@ func (w *wobbly) onAppend(f func(context.Context, []history.Run, func() ([]histo
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.append = f
-}
-
-func (w *wobbly) onHeads(f func(context.Context, []history.HeadQuery)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.heads = f
 }
 
 func (w *wobbly) onRead(f func(context.Context, []history.Range) error) {
@@ -206,13 +199,10 @@ func (w *wobbly) Append(ctx context.Context, runs []history.Run) ([]history.Outc
 func (w *wobbly) Heads(ctx context.Context, q []history.HeadQuery) ([]history.Head, error) {
 	w.mu.Lock()
 	w.calls.heads++
-	hook, down := w.heads, w.down
+	down := w.down
 	w.mu.Unlock()
 	if down != nil {
 		return nil, down
-	}
-	if hook != nil {
-		hook(ctx, q)
 	}
 	return w.Store.Heads(ctx, q)
 }

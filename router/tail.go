@@ -57,14 +57,6 @@ func (t *tail) covers(offset, head uint64) bool {
 	return len(t.events) > 0 && offset+1 >= t.first && offset < head
 }
 
-// firstOr is the offset of the first event, or none.
-func (t *tail) firstOr(none uint64) uint64 {
-	if len(t.events) == 0 {
-		return none
-	}
-	return t.first
-}
-
 // after returns the events after offset, as many as fit; a caller's own slice. If the
 // tail begins later, it is from there.
 func (t *tail) after(offset uint64, limit, maxBytes int) (events []*gatewayv1.BusEvent, more bool) {
