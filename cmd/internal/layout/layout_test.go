@@ -48,11 +48,12 @@ func root(t *testing.T) string {
 func TestImportsGoOneWay(t *testing.T) {
 	// A tier may need those named here and itself.
 	allowed := map[string][]string{
+		"schema":   {},
 		"proto":    {},
-		"presence": {"proto"},
-		"router":   {"proto", "presence"},
-		"gateway":  {"proto", "presence"},
-		"cmd":      {"proto", "presence", "router", "gateway"},
+		"presence": {"schema", "proto"},
+		"router":   {"schema", "proto", "presence"},
+		"gateway":  {"schema", "proto", "presence"},
+		"cmd":      {"schema", "proto", "presence", "router", "gateway"},
 	}
 	for pkg, needs := range deps(t, "./...") {
 		tier, _, _ := strings.Cut(strings.TrimPrefix(pkg, module), "/")
@@ -63,7 +64,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			}
 			of, _, _ := strings.Cut(rest, "/")
 			if of != tier && !slices.Contains(allowed[tier], of) {
-				t.Errorf("%s needs %s: imports go proto <- presence <- {router, gateway} <- cmd", pkg, need)
+				t.Errorf("%s needs %s: imports go schema, proto <- presence <- {router, gateway} <- cmd", pkg, need)
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func TestProductionBinariesAreLean(t *testing.T) {
 
 func TestTopLevel(t *testing.T) {
 	allowed := []string{
-		"proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md",
+		"schema", "proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md",
 		"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "bin",
 	}
 	entries, err := os.ReadDir(root(t))
