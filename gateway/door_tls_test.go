@@ -132,7 +132,7 @@ const secureUpgrade = "GET /v1/ws HTTP/1.1\r\nHost: edge.example\r\nConnection: 
 // What is past the budget waits unread and is then reset: before TLS nothing can be
 // said. Who has a connection does not notice.
 func TestHandshakesPastTheBudgetWaitAndAreReset(t *testing.T) {
-	w := newSecureWorld(t, 10, func(c *Config) { c.Settings.Admission.Wait = time.Second })
+	w := newSecureWorld(t, 10, func(c *Config) { c.Hot.Admission.Wait = time.Second })
 	u := w.user("chat:1", tokenOf(t, nil), sdk.WithTLSConfig(trusting))
 	done := make(chan error, 60)
 	start := time.Now()
@@ -168,7 +168,7 @@ func TestHandshakesPastTheBudgetWaitAndAreReset(t *testing.T) {
 
 // Clients whose addresses a confirmed grant names do not stand in line with the rest.
 func TestTheBudgetOfHandshakesIsHot(t *testing.T) {
-	w := newSecureWorld(t, 1, func(c *Config) { c.Settings.Admission.Wait = 30 * time.Second })
+	w := newSecureWorld(t, 1, func(c *Config) { c.Hot.Admission.Wait = 30 * time.Second })
 	secureConn(t, w.edge.Addr()) // the burst
 	done := make(chan error, 20)
 	start := time.Now()
@@ -198,7 +198,7 @@ func TestTheBudgetOfHandshakesIsHot(t *testing.T) {
 }
 
 func TestClientsOfAConfirmedGrantPassTheTLSGateFirst(t *testing.T) {
-	w := newSecureWorld(t, 2, func(c *Config) { c.Settings.Admission.Wait = 20 * time.Second })
+	w := newSecureWorld(t, 2, func(c *Config) { c.Hot.Admission.Wait = 20 * time.Second })
 	offer := w.edge.gate.Offer(&gatewayv1.GrantRequest{Operation: "op", Edge: "edge-2", Number: 1, Movable: 5, WindowMs: 5000})
 	held := w.edge.gate.Confirm(&gatewayv1.GrantConfirm{
 		Operation: "op", Edge: "edge-2", Number: 1, Movable: offer.Movable, LastSlotMs: 5000, Sources: []string{"127.0.0.77"},
@@ -281,7 +281,7 @@ func TestWhatIsNoTLSIsRefusedBySuchAnEdge(t *testing.T) {
 
 func TestARefusalPastTLSIsReadable(t *testing.T) {
 	w := newSecureWorld(t, 0, func(c *Config) {
-		c.Settings.Admission.FreshPerSecond, c.Settings.Admission.FreshBurst, c.Settings.Admission.Wait = 1, 1, 0
+		c.Hot.Admission.FreshPerSecond, c.Hot.Admission.FreshBurst, c.Hot.Admission.Wait = 1, 1, 0
 	})
 	upgradeOver(t, secureConn(t, w.edge.Addr()))
 	c := secureConn(t, w.edge.Addr())

@@ -179,7 +179,7 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		checks: pool.New(cfg.MaxCalls), callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 	}
 	e.counts.metrics, e.takeovers.edge, e.reloads.edge = e.metrics, e, e
-	e.hot.Store(newHot(cfg.Settings, cfg.MaxFragments))
+	e.hot.Store(newHot(cfg.Hot, &cfg))
 	e.past.Store(new(past))
 	e.credentials = &credentials{
 		edge: cfg.ID, anonymous: cfg.Anonymous, verifier: deps.Verifier, revocations: deps.Revocations, metrics: e.metrics,
@@ -234,7 +234,7 @@ func (e *Edge) openDoor(ln poller.Listener, reserve *poller.Reserve, p poller.Po
 		Listener: ln, Poller: p, Reserve: reserve, Loops: loops,
 		Members: e.members, Targets: e.targets, Tickets: e.credentials, Lag: lag,
 		Submit: e.checks.Submit, Conns: func() int { return int(e.counts.conns.Load()) }, Spent: e.takeovers.used,
-	}, c.Settings.door())
+	}, doorSettings(&c.Hot))
 	if err != nil {
 		return err
 	}

@@ -9,23 +9,6 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// Rebalance is when an overfull edge hands over its surplus.
-type Rebalance struct {
-	Off bool
-	// Ratio of the region's mean and Surplus above it that must both be passed.
-	Ratio   float64
-	Surplus int
-	// Window in which a client is moved once at most, and the pause after a rebalance
-	// that moved somebody.
-	Window time.Duration
-	// MaxAge of a connection, give or take a fifth; then its client is asked to move on.
-	// 0: no such age.
-	MaxAge time.Duration
-	// Balancer: the balancer in front of edges without addresses counts connections,
-	// so what is moved lands where there are few. Without it such edges do nothing.
-	Balancer bool
-}
-
 // rebalanceSuffix marks operations, and thereby the tickets of those moved by them.
 const rebalanceSuffix = "-rebalance"
 

@@ -36,7 +36,7 @@ func newModel(t *testing.T, seed uint64, edges, sessions int) *model {
 		e.counts.metrics, e.takeovers.edge, e.gate = e.metrics, e, new(door.Gate)
 		e.cfg = Default()
 		e.cfg.ID = fmt.Sprint("edge-", i)
-		e.hot.Store(newHot(e.cfg.Settings, e.cfg.MaxFragments))
+		e.hot.Store(newHot(e.cfg.Hot, &e.cfg))
 		for id := range 2 {
 			l := &loop{id: id, edge: e, now: time.Now()}
 			l.inbox.Wake = func() {}

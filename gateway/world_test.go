@@ -71,7 +71,7 @@ func newWorldOf(t *testing.T, change func(*Config, *Deps)) *world {
 	}
 	cfg := Default()
 	cfg.ID, cfg.Listen, cfg.Anonymous, cfg.Loops = "edge-1", "127.0.0.1:0", true, 2
-	cfg.DrainDeadline, cfg.CloseWait = 3*time.Second, time.Second
+	cfg.DrainDeadline, cfg.DrainNotice, cfg.CloseWait = 3*time.Second, 0, time.Second
 	verifier, err := auth.New(auth.Config{HS256: []byte(testSecret), MaxTTL: 24 * time.Hour})
 	if err != nil {
 		t.Fatal(err)

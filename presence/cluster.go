@@ -52,7 +52,7 @@ func New(cfg Config, registry Registry, figures LoadFigures) *Cluster {
 		cfg.Now = time.Now
 	}
 	if cfg.FigureInterval == 0 {
-		cfg.FigureInterval = time.Second
+		cfg.FigureInterval = Default().FigureInterval
 	}
 	if cfg.Self != nil {
 		cfg.Self = fillIn(cfg.Self, cfg.Now())

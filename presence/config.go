@@ -1,20 +1,17 @@
 package presence
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/schema"
 )
-
-// maxLabelBytes bounds ids, regions and zones: they stand in every figure.
-const maxLabelBytes = 255
 
 // Config of a Cluster.
 type Config struct {
@@ -31,8 +28,8 @@ type Config struct {
 	Gone  func(m *Member, left bool)
 	// FigureInterval is the time between two load figures of a router, and of an
 	// edge in a cluster of up to 100 members; who has not been heard for three
-	// such intervals is silent. It must be equal in all members. 0: one second.
-	FigureInterval time.Duration
+	// such intervals is silent. It must be equal in all members. 0: the default.
+	FigureInterval time.Duration `default:"1s" rule:"not negative"`
 
 	Now      func() time.Time      // nil: time.Now
 	Log      *slog.Logger          // nil: silent
@@ -40,33 +37,17 @@ type Config struct {
 }
 
 // Default is the configuration of a production node; Self is left to the caller.
-func Default() Config { return Config{FigureInterval: time.Second, Now: time.Now} }
+func Default() Config { return schema.Default[Config]() }
 
 // Validate reports every problem at once.
 func (c Config) Validate() error {
-	var errs []error
-	if c.FigureInterval < 0 {
-		errs = append(errs, fmt.Errorf("figure_interval: %v: must not be negative", c.FigureInterval))
-	}
+	errs := []error{schema.Validate(&c)}
 	if c.Self == nil {
 		return errors.Join(append(errs, errors.New("self: nil: must be set"))...)
-	}
-	if c.Self.Id == "" {
-		errs = append(errs, errors.New(`id: "": must not be empty`))
-	}
-	if strings.Contains(c.Self.Id, "/") {
-		errs = append(errs, fmt.Errorf("id: %q: must not contain a slash", c.Self.Id))
 	}
 	if _, known := gatewayv1.Role_name[int32(c.Self.Role)]; !known || c.Self.Role == gatewayv1.Role_ROLE_UNSPECIFIED {
 		errs = append(errs, fmt.Errorf("role: %d: must be edge or router", c.Self.Role))
 	}
-	for _, f := range []struct{ field, value string }{{"id", c.Self.Id}, {"region", c.Self.Region}, {"zone", c.Self.Zone}} {
-		if len(f.value) > maxLabelBytes {
-			errs = append(errs, fmt.Errorf("%s: %d bytes: at most %d", f.field, len(f.value), maxLabelBytes))
-		}
-		if !utf8.ValidString(f.value) || strings.ContainsFunc(f.value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			errs = append(errs, fmt.Errorf("%s: %q: must be UTF-8 without control characters", f.field, f.value))
-		}
-	}
-	return errors.Join(errs...)
+	self := Identity{ID: c.Self.Id, Region: cmp.Or(c.Self.Region, "none"), Zone: c.Self.Zone}
+	return errors.Join(append(errs, schema.Validate(&self))...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
 
@@ -25,7 +26,7 @@ func gateway(ctx, abort context.Context) error {
 		return run.Usagef("%v (gateway --help lists what there is)", err)
 	}
 	// 2. File, environment and flags, checked as a whole: all problems at once.
-	read := func() (*config.GatewayFile, error) { return edgenode.Load(flags.Source(os.Environ())) }
+	read := func() (*gatewayfile.File, error) { return gatewayfile.Load(flags.Source(os.Environ())) }
 	file, err := read()
 	if err != nil {
 		return err

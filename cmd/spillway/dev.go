@@ -15,9 +15,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/infra"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
@@ -143,26 +144,25 @@ func (d *devCluster) build(ctx context.Context, c *devCmd, dir string, log *slog
 	if d.infra, err = infra.Start(ctx, infra.Config{Dir: filepath.Join(dir, "infra")}); err != nil {
 		return err
 	}
-	node := config.Node{
-		Region: "dev", LogLevel: c.LogLevel, Pprof: true,
-		NATS: config.NATS{URLs: []string{d.infra.NATSURL()}, Prefix: "spillway"},
-		Etcd: config.Etcd{Endpoints: []string{d.infra.EtcdEndpoint()}, Prefix: "/spillway/dev"},
-	}
+	node := run.DefaultNode("")
+	node.Region, node.LogLevel, node.Pprof = "dev", c.LogLevel, true
+	node.NATS.URLs = []string{d.infra.NATSURL()}
+	node.Etcd.Endpoints, node.Etcd.Prefix = []string{d.infra.EtcdEndpoint()}, "/spillway/dev"
 	if err := forgetMembers(ctx, node.Etcd, log); err != nil {
 		return err
 	}
-	rc := config.DefaultRouter()
+	rc := routerfile.Default()
 	rc.Node, rc.Listen, rc.Store.SQLite = node, local(c.GRPCPort), filepath.Join(dir, "history.db")
 	rc.ID, rc.HTTPListen, rc.OpsListen = "router-1", local(c.HTTPPort), local(after(c.HTTPPort, 1))
 	if d.router, err = routernode.New(ctx, &rc, routernode.Options{Dev: true, Log: log}); err != nil {
 		return err
 	}
 	for i := range c.Edges {
-		gc := config.DefaultGateway()
+		gc := gatewayfile.Default()
 		gc.Node, gc.Listen = node, local(after(c.WSPort, i))
 		gc.ID, gc.OpsListen = fmt.Sprint("edge-", i+1), local(after(c.OpsPort, i))
 		gc.Auth.Anonymous, gc.Auth.HS256SecretFile = true, d.secret
-		gc.Drain = config.Drain{Deadline: devDrain} // nobody stands in front
+		gc.DrainDeadline, gc.DrainNotice = devDrain, 0 // nobody stands in front
 		edge, err := edgenode.New(ctx, &gc, log)
 		if err != nil {
 			return err
@@ -176,7 +176,7 @@ func (d *devCluster) build(ctx context.Context, c *devCmd, dir string, log *slog
 // forgetMembers removes the records of a run that was killed. etcd gives their
 // leases a whole life more when it starts, and the nodes of this run have the same
 // ids.
-func forgetMembers(ctx context.Context, cfg config.Etcd, log *slog.Logger) error {
+func forgetMembers(ctx context.Context, cfg run.Etcd, log *slog.Logger) error {
 	client, err := run.ConnectEtcd(cfg, log)
 	if err != nil {
 		return err

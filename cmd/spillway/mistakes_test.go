@@ -11,43 +11,26 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
-	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
+	"github.com/spillway-io/spillway/schema"
 )
 
-// numbers are the keys of a file that hold numbers and times, with a value each that is
-// below what any of them may be.
-func numbers(t reflect.Type, prefix string) map[string]string {
-	all := make(map[string]string)
-	for i := range t.NumField() {
-		f := t.Field(i)
-		key := prefix + strings.Split(f.Tag.Get("yaml"), ",")[0]
-		switch {
-		case f.Anonymous:
-			key = prefix
-			fallthrough
-		case f.Type.Kind() == reflect.Struct:
-			for k, v := range numbers(f.Type, strings.TrimSuffix(key, ".")+dotUnless(f.Anonymous)) {
-				all[k] = v
-			}
-		case f.Type.Kind() == reflect.Map && f.Type.Elem().Kind() == reflect.Struct:
-			for k, v := range numbers(f.Type.Elem(), key+".chat.") {
-				all[k] = v
-			}
-		case f.Type == reflect.TypeFor[time.Duration]():
-			all[key] = "-1s"
-		case f.Type.Kind() == reflect.Int || f.Type.Kind() == reflect.Int64 || f.Type.Kind() == reflect.Float64:
-			all[key] = "-1"
+// numbers are the keys that hold numbers and times, with a value each that is below what
+// any of them may be.
+func numbers(all []schema.Setting) map[string]string {
+	keys := make(map[string]string)
+	for _, s := range all {
+		key := strings.Replace(s.Key, ".NAME.", ".chat.", 1)
+		switch s.Type {
+		case "a whole number", "a number":
+			keys[key] = "-1"
+		case schema.Type(reflect.TypeFor[time.Duration]()):
+			keys[key] = "-1s"
 		}
 	}
-	return all
-}
-
-func dotUnless(anonymous bool) string {
-	if anonymous {
-		return ""
-	}
-	return "."
+	return keys
 }
 
 // Whatever is wrong is told once, and by the key that stands in the file: the file and the
@@ -55,18 +38,18 @@ func dotUnless(anonymous bool) string {
 func TestEachMistakeIsToldOnce(t *testing.T) {
 	load := map[string]func(config.Source) error{
 		"router":  func(s config.Source) error { _, err := routernode.Load(s); return err },
-		"gateway": func(s config.Source) error { _, err := edgenode.Load(s); return err },
+		"gateway": func(s config.Source) error { _, err := gatewayfile.Load(s); return err },
 	}
 	files := map[string]struct {
 		text string
-		of   reflect.Type
+		of   []schema.Setting
 	}{
-		"router":  {"id: a\nstore: {sqlite: x.db}\n", reflect.TypeFor[config.RouterFile]()},
-		"gateway": {"id: a\nauth: {anonymous: true}\n", reflect.TypeFor[config.GatewayFile]()},
+		"router":  {"id: a\nstore: {sqlite: x.db}\n", routerfile.Settings()},
+		"gateway": {"id: a\nauth: {anonymous: true}\n", gatewayfile.Settings()},
 	}
 	dir := t.TempDir()
 	for name, f := range files {
-		keys := numbers(f.of, "")
+		keys := numbers(f.of)
 		if len(keys) < 10 {
 			t.Fatalf("%s: only %v", name, keys)
 		}

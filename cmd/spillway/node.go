@@ -5,6 +5,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
@@ -13,7 +14,7 @@ type gatewayCmd struct{ config.Flags }
 
 // Run is cmd/gateway.
 func (c *gatewayCmd) Run(e *env) error {
-	read := func() (*config.GatewayFile, error) { return edgenode.Load(c.Source(os.Environ())) }
+	read := func() (*gatewayfile.File, error) { return gatewayfile.Load(c.Source(os.Environ())) }
 	file, err := read()
 	if err != nil {
 		return err

@@ -192,8 +192,8 @@ func (g *Gate) Arrive(a Arrival, conns int, now time.Time) Decision {
 		return g.elsewhere(a, w.lane, CauseFull)
 	}
 	l := &g.lanes[w.lane]
-	if g.settings.Off || l.bucket.ready(now) && l.serves(w) {
-		if !g.settings.Off {
+	if !g.settings.Enabled || l.bucket.ready(now) && l.serves(w) {
+		if g.settings.Enabled {
 			l.bucket.take()
 		}
 		return g.admit(w, now)
@@ -231,7 +231,7 @@ func (g *Gate) TurnAway(a Arrival, now time.Time) Decision {
 // hasRoom: grants keep their room, and fresh clients leave the margin.
 func (g *Gate) hasRoom(w *waiter, conns int, now time.Time) bool {
 	switch {
-	case g.settings.Off, w.grant != nil:
+	case !g.settings.Enabled, w.grant != nil:
 		return conns < g.capacity.MaxConns
 	case w.lane == LaneFresh:
 		return conns+g.grants.Outstanding(now) < g.capacity.MaxConns-g.capacity.Margin
@@ -387,7 +387,7 @@ func (g *Gate) Advise(conns int, now time.Time) Decision {
 		return g.elsewhere(w.arrival, LaneFresh, CauseDraining)
 	case !g.hasRoom(w, conns, now):
 		return g.elsewhere(w.arrival, LaneFresh, CauseFull)
-	case g.settings.Off, g.canWait(l, w, now):
+	case !g.settings.Enabled, g.canWait(l, w, now):
 		return Decision{Verdict: Admit, Lane: LaneFresh}
 	}
 	return g.refuse(w, CauseRate, now)

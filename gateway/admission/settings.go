@@ -1,75 +1,35 @@
 package admission
 
 import (
-	"errors"
-	"fmt"
 	"time"
+
+	"github.com/spillway-io/spillway/schema"
 )
 
-// Settings can be changed while an edge runs (Gate.Set).
+// Settings can be changed while an edge runs (Gate.Set). Rates are those of one edge,
+// unless they say that they are the region's. A wait above 30 s would serve nobody: old
+// clients give up after 5 s.
 type Settings struct {
-	FreshPerSecond  int // clients without a ticket
-	FreshBurst      int // of them at once, after a quiet time
-	ResumePerSecond int // clients with a ticket
-	ResumeBurst     int // of them at once
-	MovedPerSecond  int // most that grants may add up to
+	Enabled         bool `key:"enabled" default:"true" doc:"The edge paces arrivals. Without it the edge admits whoever it has room for, which is for comparisons only."`
+	FreshPerSecond  int  `key:"fresh_per_second" default:"100" unit:"clients per second" rule:"above 0" doc:"The edge admits so many clients that have no ticket."`
+	FreshBurst      int  `key:"fresh_burst" default:"200" unit:"clients" rule:"above 0" doc:"The edge admits so many of them at once, after a quiet time."`
+	ResumePerSecond int  `key:"resume_per_second" default:"300" unit:"clients per second" rule:"above 0" doc:"The edge admits so many clients that have a ticket."`
+	ResumeBurst     int  `key:"resume_burst" default:"30" unit:"clients" rule:"above 0" doc:"The edge admits so many of them at once."`
+	MovedPerSecond  int  `key:"moved_per_second" default:"500" unit:"clients per second" rule:"above 0" doc:"Leaving edges are granted so many clients together."`
 
-	RegionFreshPerSecond  int // of all edges of the region together; 0: no such bound
-	RegionResumePerSecond int // the same for resumes; 0: no such bound
+	RegionFreshPerSecond  int `key:"region_fresh_per_second" default:"0" unit:"clients per second" rule:"not negative" zero:"no such bound" doc:"All edges of the region together admit so many clients that have no ticket."`
+	RegionResumePerSecond int `key:"region_resume_per_second" default:"0" unit:"clients per second" rule:"not negative" zero:"no such bound" doc:"All edges of the region together admit so many clients that have a ticket."`
 
-	Wait       time.Duration // longest wait for a turn; 0: nobody waits
-	MaxWaiting int           // clients in the waiting room, all lanes
-	Adaptive   bool          // lower the resume and fresh lanes under load
-	Off        bool          // admit whoever there is room for; for comparisons only
+	Wait       time.Duration `key:"wait" default:"3s" rule:"between 0s and 30s" zero:"nobody waits" doc:"A client waits so long for its turn at most."`
+	MaxWaiting int           `key:"max_waiting" default:"4,096" unit:"clients" rule:"above 0" doc:"So many clients wait at once, in all lanes together."`
+	Adaptive   bool          `key:"adaptive" default:"true" doc:"The edge lowers the rates of fresh and of resuming clients while it is under load."`
 
-	CriticalReserve int // of the headroom, kept for critical clients
-	ForeignPercent  int // of the headroom, what another region's clients may be granted
+	CriticalReserve int `key:"critical_reserve" default:"100" unit:"connections" rule:"not negative" doc:"So much room is kept for moved clients of the critical tier."`
+	ForeignPercent  int `key:"foreign_percent" default:"80" unit:"percent" rule:"between 0 and 100" doc:"Clients of another region are granted so much of the room."`
 }
 
 // Default returns the settings of a production edge.
-func Default() Settings {
-	return Settings{
-		FreshPerSecond: 100, FreshBurst: 200, ResumePerSecond: 300, ResumeBurst: 30, MovedPerSecond: 500,
-		Wait: 3 * time.Second, MaxWaiting: 4096, Adaptive: true, CriticalReserve: 100, ForeignPercent: 80,
-	}
-}
+func Default() Settings { return schema.Default[Settings]() }
 
-// maxWait: old clients give up after 5 s; a longer wait serves nobody.
-const maxWait = 30 * time.Second
-
-// Validate reports every problem at once, as key, value, rule.
-func (s Settings) Validate() error {
-	var errs []error
-	bad := func(key string, value any, rule string) {
-		errs = append(errs, fmt.Errorf("admission.%s: %v: %s", key, value, rule))
-	}
-	for _, p := range []struct {
-		key   string
-		value int
-	}{
-		{"fresh_per_second", s.FreshPerSecond}, {"fresh_burst", s.FreshBurst}, {"resume_per_second", s.ResumePerSecond},
-		{"resume_burst", s.ResumeBurst}, {"moved_per_second", s.MovedPerSecond}, {"max_waiting", s.MaxWaiting},
-	} {
-		if p.value <= 0 {
-			bad(p.key, p.value, "must be above 0")
-		}
-	}
-	for _, p := range []struct {
-		key   string
-		value int
-	}{
-		{"region_fresh_per_second", s.RegionFreshPerSecond}, {"region_resume_per_second", s.RegionResumePerSecond},
-		{"critical_reserve", s.CriticalReserve},
-	} {
-		if p.value < 0 {
-			bad(p.key, p.value, "must not be negative")
-		}
-	}
-	if s.Wait < 0 || s.Wait > maxWait {
-		bad("wait", s.Wait, "must be between 0s and 30s")
-	}
-	if s.ForeignPercent < 0 || s.ForeignPercent > 100 {
-		bad("foreign_percent", s.ForeignPercent, "must be between 0 and 100")
-	}
-	return errors.Join(errs...)
-}
+// Validate reports every problem at once.
+func (s Settings) Validate() error { return schema.Validate(&s) }

@@ -50,7 +50,7 @@ func TestAdmissionPreventsTheStormThatFeedsItself(t *testing.T) {
 			t.Errorf("%v: a handshake waits %v for the processor", p, s.worst)
 		}
 
-		s, _ = metastable(t, p, func(set *admission.Settings) { set.Off = true })
+		s, _ = metastable(t, p, func(set *admission.Settings) { set.Enabled = false })
 		before := s.displaced
 		s.run(ideal)
 		half := s.out

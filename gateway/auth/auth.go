@@ -29,6 +29,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"encoding/json"
@@ -41,6 +42,7 @@ import (
 
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // leeway forgives clocks that disagree about nbf and iat. exp is not forgiven.
@@ -51,13 +53,18 @@ type Config struct {
 	HS256      []byte                      // shared secret, at least 16 bytes
 	PublicKeys []crypto.PublicKey          // RSA (RS256), ECDSA P-256 (ES256) or Ed25519 (EdDSA)
 	NamedKeys  map[string]crypto.PublicKey // by kid: tried for tokens that name it, or none
-	MaxTTL     time.Duration               // how far away exp may be; 0: 24 h
 
-	JWKSURL     string        // http or https; "": none. Run must be called
-	JWKSRefresh time.Duration // between two fetches; 0: 5 min
-	Log         *slog.Logger  // of fetches; nil: none
-	Registry    prometheus.Registerer
+	// Zero times mean their defaults. With a JWKSURL Run must be called.
+	JWKSURL     string        `key:"jwks_url" rule:"a URL with http:// or https://" zero:"none" example:"https://issuer.example.com/.well-known/jwks.json" doc:"The keys of a token issuer are read from here, in the background."`
+	JWKSRefresh time.Duration `key:"jwks_refresh" default:"5m" rule:"at least 10s" doc:"The keys are read again so often."`
+	MaxTTL      time.Duration `key:"max_ttl" default:"24h" rule:"above 0s" doc:"A token may have so long to live at most."`
+
+	Log      *slog.Logger // of fetches; nil: none
+	Registry prometheus.Registerer
 }
+
+// Default works once there is a key or a JWKSURL.
+func Default() Config { return schema.Default[Config]() }
 
 // Error is a token that is not good, in the client protocol's words.
 type Error struct {
@@ -81,18 +88,16 @@ type Verifier struct {
 
 // New makes a Verifier. It does no I/O.
 func New(cfg Config) (*Verifier, error) {
-	v := &Verifier{maxTTL: cfg.MaxTTL}
-	if v.maxTTL == 0 {
-		v.maxTTL = 24 * time.Hour
+	cfg.MaxTTL, cfg.JWKSRefresh = cmp.Or(cfg.MaxTTL, Default().MaxTTL), cmp.Or(cfg.JWKSRefresh, Default().JWKSRefresh)
+	if err := schema.Validate(&cfg); err != nil {
+		return nil, err
 	}
+	v := &Verifier{maxTTL: cfg.MaxTTL}
 	if err := v.addKeys(&cfg); err != nil {
 		return nil, err
 	}
 	if cfg.JWKSURL != "" {
-		var err error
-		if v.jwks, err = newJWKS(&cfg); err != nil {
-			return nil, err
-		}
+		v.jwks = newJWKS(&cfg)
 	}
 	if len(v.keys) == 0 && v.jwks == nil {
 		return nil, errors.New("auth: no key to check tokens with")

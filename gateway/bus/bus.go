@@ -20,7 +20,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -30,33 +29,22 @@ import (
 
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // Config of a Bus.
 type Config struct {
-	Prefix   string                // of all subjects; default "spillway"
-	Shards   int                   // of the feed.Table; must be at least 1
-	Queue    int                   // messages that may wait for one shard; default 8,192
+	Prefix   string                `rule:"not empty"`               // of all subjects
+	Shards   int                   `rule:"above 0"`                 // of the feed.Table
+	Queue    int                   `default:"8,192" rule:"above 0"` // messages that may wait for one shard
 	Registry prometheus.Registerer // nil: no metrics
 }
 
-// Default works but for Shards.
-func Default() Config { return Config{Prefix: "spillway", Queue: 8192} }
+// Default works but for Prefix and Shards.
+func Default() Config { return schema.Default[Config]() }
 
 // Validate reports all problems at once.
-func (c Config) Validate() error {
-	var errs []error
-	if c.Prefix == "" {
-		errs = append(errs, errors.New(`prefix: "": must not be empty`))
-	}
-	if c.Shards < 1 {
-		errs = append(errs, fmt.Errorf("shards: %d: must be at least 1", c.Shards))
-	}
-	if c.Queue < 1 {
-		errs = append(errs, fmt.Errorf("queue: %d: must be at least 1", c.Queue))
-	}
-	return errors.Join(errs...)
-}
+func (c Config) Validate() error { return schema.Validate(&c) }
 
 // Bus implements feed.Bus.
 type Bus struct {

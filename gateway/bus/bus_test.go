@@ -39,7 +39,7 @@ func connect(t *testing.T, url string) *nats.Conn {
 func newBus(t *testing.T, conn *nats.Conn, queue int) *Bus {
 	t.Helper()
 	cfg := Default()
-	cfg.Shards = 2
+	cfg.Prefix, cfg.Shards = "spillway", 2
 	if queue > 0 {
 		cfg.Queue = queue
 	}

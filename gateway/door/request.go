@@ -7,13 +7,14 @@ import (
 
 	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/settings"
 	"github.com/spillway-io/spillway/gateway/ticket"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
 // The two paths of the public port, under any prefix.
 const (
-	PathWS      = "/v1/ws"
+	PathWS      = settings.PathWS
 	PathConnect = "/v1/connect"
 )
 

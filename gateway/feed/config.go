@@ -2,7 +2,6 @@ package feed
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // Config of a Table. Default works but for Encode.
@@ -19,25 +19,24 @@ type Config struct {
 	Encode func(channel string, epoch uint64, e *gatewayv1.BusEvent) []byte
 	View   View // nil: owners are not watched
 
-	Shards int // goroutines that own channels; 0: one for each core
+	Shards int `rule:"not negative"` // goroutines that own channels; 0: one for each core
 
-	HoleWait    time.Duration // age at which a hole is asked for: reordering needs no repair
-	QueueBytes  int           // messages of the bus that wait for the shards; past it they are dropped
-	HoldBytes   int           // encoded events held for one channel behind a hole or an ask
-	HeldBytes   int           // the same, for the whole table
-	Linger      time.Duration // interest that outlives the last subscriber
-	MaxLinger   int           // channels that linger; more are dropped at once
-	RepairRate  int           // channels whose repair may begin in a second
-	RepairBytes int           // bytes of data that repairs may have in flight
-	ChunkBytes  int           // bytes of data asked for at once by a repair
-	RepeatRate  int           // pulls that are asked for again in a second, after an unavailable answer
-	MinRetry    time.Duration // first wait after an unavailable answer; doubled up to MaxRetry
-	MaxRetry    time.Duration
-
-	HeadRate     int           // heads asked for in a second
-	HeadInterval time.Duration // every channel's head is checked this often, pace allowing
-	HeadDelay    time.Duration // from a new interest on the bus to the check of its head
-	SilentAfter  time.Duration // silence of an owner on the bus that makes its channels suspect
+	HoleWait     time.Duration `default:"50ms" rule:"above 0s"`   // age at which a hole is asked for: reordering needs no repair
+	QueueBytes   int           `default:"32 MiB" rule:"above 0"`  // messages of the bus that wait for the shards; past it they are dropped
+	HoldBytes    int           `default:"256 KiB" rule:"above 0"` // encoded events held for one channel behind a hole or an ask
+	HeldBytes    int           `default:"64 MiB" rule:"above 0"`  // the same, for the whole table
+	Linger       time.Duration `default:"2s" rule:"above 0s"`     // interest that outlives the last subscriber
+	MaxLinger    int           `default:"10,000" rule:"above 0"`  // channels that linger; more are dropped at once
+	RepairRate   int           `default:"1,000" rule:"above 0"`   // channels whose repair may begin in a second
+	RepairBytes  int           `default:"16 MiB" rule:"above 0"`  // bytes of data that repairs may have in flight
+	ChunkBytes   int           `default:"256 KiB" rule:"above 0"` // bytes of data asked for at once by a repair
+	RepeatRate   int           `default:"2,000" rule:"above 0"`   // pulls that are asked for again in a second, after an unavailable answer
+	MinRetry     time.Duration `default:"200ms" rule:"above 0s"`  // first wait after an unavailable answer; doubled up to MaxRetry
+	MaxRetry     time.Duration `default:"5s" rule:"above 0s"`
+	HeadRate     int           `default:"2,000" rule:"above 0"`  // heads asked for in a second
+	HeadInterval time.Duration `default:"30s" rule:"above 0s"`   // every channel's head is checked this often, pace allowing
+	HeadDelay    time.Duration `default:"700ms" rule:"above 0s"` // from a new interest on the bus to the check of its head
+	SilentAfter  time.Duration `default:"3s" rule:"above 0s"`    // silence of an owner on the bus that makes its channels suspect
 
 	Log      *slog.Logger          // nil: silent
 	Registry prometheus.Registerer // nil: no metrics
@@ -45,62 +44,14 @@ type Config struct {
 
 // Default returns the settings of a production edge; Encode is left to the
 // caller.
-func Default() Config {
-	return Config{
-		HoleWait:     50 * time.Millisecond,
-		QueueBytes:   32 << 20,
-		HoldBytes:    256 << 10,
-		HeldBytes:    64 << 20,
-		Linger:       2 * time.Second,
-		MaxLinger:    10_000,
-		RepairRate:   1_000,
-		RepairBytes:  16 << 20,
-		ChunkBytes:   256 << 10,
-		RepeatRate:   2_000,
-		MinRetry:     200 * time.Millisecond,
-		MaxRetry:     5 * time.Second,
-		HeadRate:     2_000,
-		HeadInterval: 30 * time.Second,
-		HeadDelay:    700 * time.Millisecond,
-		SilentAfter:  3 * time.Second,
-	}
-}
+func Default() Config { return schema.Default[Config]() }
 
 // Validate reports every problem at once.
 func (c Config) Validate() error {
-	var errs []error
 	if c.Encode == nil {
-		errs = append(errs, errors.New("encode: nil: must be set"))
+		return errors.Join(errors.New("encode: nil: must be set"), schema.Validate(&c))
 	}
-	if c.Shards < 0 {
-		errs = append(errs, fmt.Errorf("shards: %d: must not be negative", c.Shards))
-	}
-	for _, p := range []struct {
-		field string
-		value int64
-	}{
-		{"hole_wait", int64(c.HoleWait)},
-		{"queue_bytes", int64(c.QueueBytes)},
-		{"hold_bytes", int64(c.HoldBytes)},
-		{"held_bytes", int64(c.HeldBytes)},
-		{"linger", int64(c.Linger)},
-		{"max_linger", int64(c.MaxLinger)},
-		{"repair_rate", int64(c.RepairRate)},
-		{"repair_bytes", int64(c.RepairBytes)},
-		{"chunk_bytes", int64(c.ChunkBytes)},
-		{"repeat_rate", int64(c.RepeatRate)},
-		{"min_retry", int64(c.MinRetry)},
-		{"max_retry", int64(c.MaxRetry)},
-		{"head_rate", int64(c.HeadRate)},
-		{"head_interval", int64(c.HeadInterval)},
-		{"head_delay", int64(c.HeadDelay)},
-		{"silent_after", int64(c.SilentAfter)},
-	} {
-		if p.value <= 0 {
-			errs = append(errs, fmt.Errorf("%s: %d: must be positive", p.field, p.value))
-		}
-	}
-	return errors.Join(errs...)
+	return schema.Validate(&c)
 }
 
 // ShardCount is how many shards a table of this configuration has; its Bus needs

@@ -25,7 +25,6 @@ package upstream
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -33,6 +32,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/spillway-io/spillway/presence"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // View tells which routers there are. Implemented by presence.Cluster.
@@ -51,19 +51,19 @@ type Peers interface {
 
 // Config of an Upstream.
 type Config struct {
-	Edge  string // the edge's member id; required
+	Edge  string `rule:"not empty"` // the edge's member id; required
 	View  View   // required
 	Peers Peers  // required
 
-	Gather      time.Duration // how long a question waits for others to travel with
-	BatchAsks   int           // most questions in a message
-	BatchBytes  int           // about the most bytes in a message
-	AskDeadline time.Duration // of a question; then it is answered unavailable
-	MaxAsks     int           // questions unanswered
-	OpenTimeout time.Duration // of opening a stream
-	MinBackoff  time.Duration // after a stream failed; doubled up to MaxBackoff
-	MaxBackoff  time.Duration
-	CallTimeout time.Duration // of a publish or a history read, fallback included
+	Gather      time.Duration `default:"2ms" rule:"above 0s"`    // how long a question waits for others to travel with
+	BatchAsks   int           `default:"500" rule:"above 0"`     // most questions in a message
+	BatchBytes  int           `default:"64 KiB" rule:"above 0"`  // about the most bytes in a message
+	AskDeadline time.Duration `default:"2s" rule:"above 0s"`     // of a question; then it is answered unavailable
+	MaxAsks     int           `default:"100,000" rule:"above 0"` // questions unanswered
+	OpenTimeout time.Duration `default:"3s" rule:"above 0s"`     // of opening a stream
+	MinBackoff  time.Duration `default:"100ms" rule:"above 0s"`  // after a stream failed; doubled up to MaxBackoff
+	MaxBackoff  time.Duration `default:"3s" rule:"above 0s"`
+	CallTimeout time.Duration `default:"5s" rule:"above 0s"` // of a publish or a history read, fallback included
 
 	Log      *slog.Logger          // nil: silent
 	Registry prometheus.Registerer // nil: no metrics
@@ -71,49 +71,13 @@ type Config struct {
 
 // Default returns the settings of a production edge; Edge, View and Peers are
 // left to the caller.
-func Default() Config {
-	return Config{
-		Gather:      2 * time.Millisecond,
-		BatchAsks:   500,
-		BatchBytes:  64 << 10,
-		AskDeadline: 2 * time.Second,
-		MaxAsks:     100_000,
-		OpenTimeout: 3 * time.Second,
-		MinBackoff:  100 * time.Millisecond,
-		MaxBackoff:  3 * time.Second,
-		CallTimeout: 5 * time.Second,
-	}
-}
+func Default() Config { return schema.Default[Config]() }
 
 // Validate reports every problem at once.
 func (c Config) Validate() error {
-	var errs []error
-	if c.Edge == "" {
-		errs = append(errs, errors.New(`edge: "": must be set`))
-	}
-	if c.View == nil {
-		errs = append(errs, errors.New("view: nil: must be set"))
-	}
-	if c.Peers == nil {
-		errs = append(errs, errors.New("peers: nil: must be set"))
-	}
-	for _, p := range []struct {
-		field string
-		value int64
-	}{
-		{"gather", int64(c.Gather)},
-		{"batch_asks", int64(c.BatchAsks)},
-		{"batch_bytes", int64(c.BatchBytes)},
-		{"ask_deadline", int64(c.AskDeadline)},
-		{"max_asks", int64(c.MaxAsks)},
-		{"open_timeout", int64(c.OpenTimeout)},
-		{"min_backoff", int64(c.MinBackoff)},
-		{"max_backoff", int64(c.MaxBackoff)},
-		{"call_timeout", int64(c.CallTimeout)},
-	} {
-		if p.value <= 0 {
-			errs = append(errs, fmt.Errorf("%s: %d: must be positive", p.field, p.value))
-		}
+	errs := []error{schema.Validate(&c)}
+	if c.View == nil || c.Peers == nil {
+		errs = append(errs, errors.New("view, peers: nil: must be set"))
 	}
 	return errors.Join(errs...)
 }

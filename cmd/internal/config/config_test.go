@@ -1,4 +1,4 @@
-package config
+package config_test
 
 import (
 	"errors"
@@ -8,6 +8,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
+	"github.com/spillway-io/spillway/schema"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -19,25 +24,25 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-func gateway(t *testing.T, text string, environ []string, flags map[string]string) (*GatewayFile, error) {
+func gateway(t *testing.T, text string, environ []string, flags map[string]string) (*gatewayfile.File, error) {
 	t.Helper()
-	src := Source{Environ: environ, Flags: flags}
+	src := config.Source{Environ: environ, Flags: flags}
 	if text != "" {
 		src.File = write(t, "gateway.yaml", text)
 	}
-	return LoadGateway(src, func(*GatewayFile) error { return nil })
+	return gatewayfile.Load(src)
 }
 
-func router(t *testing.T, text string, environ []string) (*RouterFile, error) {
+func router(t *testing.T, text string, environ []string) (*routerfile.File, error) {
 	t.Helper()
-	src := Source{File: write(t, "router.yaml", text), Environ: environ}
-	return LoadRouter(src, func(*RouterFile) error { return nil })
+	src := config.Source{File: write(t, "router.yaml", text), Environ: environ}
+	return routerfile.Load(src, func(*routerfile.File) error { return nil })
 }
 
 // problems demands an *Error on one line and returns "key: text" of each.
 func problems(t *testing.T, err error) []string {
 	t.Helper()
-	var e *Error
+	var e *config.Error
 	if !errors.As(err, &e) {
 		t.Fatalf("got %v, want an *Error", err)
 	}
@@ -73,10 +78,10 @@ trusted_proxies: []
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := DefaultGateway()
+	want := gatewayfile.Default()
 	want.ID, want.Region, want.AdvertiseURL = "edge-1", "eu", "ws://127.0.0.1:8400/v1/ws"
-	want.Auth.HS256SecretFile, want.Drain.Notice = secret, 0
-	want.Origins, want.TrustedProxies = []string{}, []string{}
+	want.Auth.HS256SecretFile, want.DrainNotice = secret, 0
+	want.Origins, want.Proxies = []string{}, []string{}
 	if !reflect.DeepEqual(*g, want) {
 		t.Errorf("got  %+v\nwant %+v", *g, want)
 	}
@@ -96,9 +101,9 @@ tls: {cert_file: , key_file: , client_ca_file: }
 	if err != nil {
 		t.Fatal(err)
 	}
-	short := DefaultNamespace()
+	short := routerfile.DefaultNamespace()
 	short.HistoryTTL, short.Recover = time.Minute, false
-	if r.Namespaces["chat"] != DefaultNamespace() || r.Namespaces["plain"] != DefaultNamespace() || r.Namespaces["short"] != short {
+	if r.Namespaces["chat"] != routerfile.DefaultNamespace() || r.Namespaces["plain"] != routerfile.DefaultNamespace() || r.Namespaces["short"] != short {
 		t.Errorf("namespaces %+v", r.Namespaces)
 	}
 }
@@ -108,7 +113,7 @@ func TestNothingWrittenIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := DefaultGateway()
+	want := gatewayfile.Default()
 	want.Auth.Anonymous = true
 	if !reflect.DeepEqual(*g, want) {
 		t.Errorf("got %+v, want %+v", *g, want)
@@ -140,7 +145,8 @@ func TestUnknownKeysAreNamedWithTheirFile(t *testing.T) {
 }
 
 func TestAllProblemsAreReportedAtOnce(t *testing.T) {
-	_, err := LoadGateway(Source{File: write(t, "gateway.yaml", `
+	f := gatewayfile.Default()
+	err := config.Load(config.Source{File: write(t, "gateway.yaml", `
 listen: nowhere
 limits: {max_conns: many, margin: 1.5}
 drain: {deadline: 25}
@@ -151,7 +157,7 @@ pprof: perhaps
 trusted_proxies: [10.0.0.0/8, 192.0.2.1, balancer]
 origins: {a: b}
 typo: 1
-`)}, func(*GatewayFile) error {
+`)}, &f, func() error {
 		return errors.Join(errors.New("limits.inbox_bytes: 0: must be positive"), errors.New("limits.max_conns: 0: told already"))
 	})
 	got := problems(t, err)
@@ -180,8 +186,8 @@ func TestEnvironmentOverridesFileAndFlagsBoth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g.Listen != "127.0.0.1:3" || g.Region != "eu" || g.Limits.MaxConns != 800 || g.Limits.Margin != 9 ||
-		g.Drain.Deadline != 7*time.Second || g.Admission.Adaptive || !reflect.DeepEqual(g.NATS.URLs, []string{"nats://a:1", "nats://b:2"}) {
+	if g.Listen != "127.0.0.1:3" || g.Region != "eu" || g.MaxConns != 800 || g.Margin != 9 ||
+		g.DrainDeadline != 7*time.Second || g.Admission.Adaptive || !reflect.DeepEqual(g.NATS.URLs, []string{"nats://a:1", "nats://b:2"}) {
 		t.Errorf("got %+v", *g)
 	}
 }
@@ -217,7 +223,7 @@ func TestUnreadableFilesAreOneClearLine(t *testing.T) {
 			problems(t, err)
 		}
 	}
-	_, err := LoadRouter(Source{File: "/does/not/exist.yaml"}, nil)
+	_, err := routerfile.Load(config.Source{File: "/does/not/exist.yaml"}, nil)
 	if got := err.Error(); got != "/does/not/exist.yaml: no such file or directory" {
 		t.Errorf("got %q", got)
 	}
@@ -246,15 +252,15 @@ func TestRouterStoreAndAddresses(t *testing.T) {
 
 func TestKeysFileIsStrictAndNeverRepeatsSecrets(t *testing.T) {
 	good := write(t, "keys.yaml", "keys:\n- {name: billing, secret: 0123456789abcdef, rights: [publish, read]}\n")
-	keys, err := API{good}.Keys()
-	if err != nil || !reflect.DeepEqual(keys, []Key{{"billing", "0123456789abcdef", []string{"publish", "read"}}}) {
+	keys, err := routerfile.API{KeysFile: good}.Keys()
+	if err != nil || !reflect.DeepEqual(keys, []routerfile.Key{{Name: "billing", Secret: "0123456789abcdef", Rights: []string{"publish", "read"}}}) {
 		t.Errorf("got %v, %v", keys, err)
 	}
 	for _, text := range []string{
 		"keys:\n- {name: a, secret: hunter2hunter2, right: [read]}\n", "keys:\n- {name: a, secret: [hunter2hunter2]}\n",
 		"- hunter2\n", "keys: hunter2\n", "hunter2: [", "keys: []\n",
 	} {
-		_, err := API{write(t, "keys.yaml", text)}.Keys()
+		_, err := routerfile.API{KeysFile: write(t, "keys.yaml", text)}.Keys()
 		if err == nil || strings.Contains(err.Error(), "hunter2") && !strings.Contains(text, "keys: hunter2") {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -262,10 +268,10 @@ func TestKeysFileIsStrictAndNeverRepeatsSecrets(t *testing.T) {
 }
 
 func TestSecretIsOneTrimmedFile(t *testing.T) {
-	if s, err := Secret("a", write(t, "s", " hush\n")); s != "hush" || err != nil {
+	if s, err := config.Secret("a", write(t, "s", " hush\n")); s != "hush" || err != nil {
 		t.Errorf("got %q, %v", s, err)
 	}
-	if _, err := Secret("etcd.password_file", write(t, "s", "\n")); err == nil || !strings.HasPrefix(err.Error(), "etcd.password_file: ") {
+	if _, err := config.Secret("etcd.password_file", write(t, "s", "\n")); err == nil || !strings.HasPrefix(err.Error(), "etcd.password_file: ") {
 		t.Errorf("empty: %v", err)
 	}
 }
@@ -293,7 +299,7 @@ func TestSettingsOfTheClusterAreHotKeysOnly(t *testing.T) {
 		"limits: {max_conns: 10, margin: 500}": "limits.max_conns: 10: must be more than limits.margin (500)",
 		"heartbeat: {ping_interval: 1s}":       "heartbeat.ping_interval: 1s: must be at least 2s",
 	} {
-		err := CheckSettings(text)
+		err := gatewayfile.CheckSettings(text)
 		if want == "" {
 			if err != nil {
 				t.Errorf("%q: %v", text, err)
@@ -304,9 +310,9 @@ func TestSettingsOfTheClusterAreHotKeysOnly(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
-	f := DefaultGateway()
+	f := gatewayfile.Default()
 	with, err := f.WithSettings("admission: {enabled: false, wait: 1s}")
-	if err != nil || with.Admission.Enabled || with.Admission.Wait != time.Second || !f.Admission.Enabled || !reflect.DeepEqual(with.Cold(), f.Cold()) {
+	if err != nil || with.Admission.Enabled || with.Admission.Wait != time.Second || !f.Admission.Enabled || len(f.Waiting(with)) > 0 {
 		t.Errorf("%v: %+v over %+v", err, with, f)
 	}
 }
@@ -322,15 +328,23 @@ func TestADrainWaitsForBalancersWhereThereIsOne(t *testing.T) {
 		"drain: {notice: 2s}\n":         2 * time.Second,
 		"advertise_url: ws://a/v1/ws\ndrain: {notice: 3s}\n": 3 * time.Second,
 	} {
-		f, err := LoadGateway(Source{File: write(t, "gateway.yaml", "auth: {anonymous: true}\n"+text)}, func(*GatewayFile) error { return nil })
+		f, err := gateway(t, "auth: {anonymous: true}\n"+text, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.DrainNotice(); got != want {
+		if got := f.Notice(f.AdvertiseURL != ""); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
-		if with, err := f.WithSettings("drain: {deadline: 20s}"); err != nil || f.Drain.Notice == noticeUnset && f.AdvertiseURL == "" && with.DrainNotice() > 15*time.Second {
+		if with, err := f.WithSettings("drain: {deadline: 20s}"); err != nil || f.DrainNotice == schema.Auto && f.AdvertiseURL == "" && with.Notice(false) > 15*time.Second {
 			t.Errorf("%q with settings: %v, %v", text, with, err)
 		}
+	}
+}
+
+// Numbers of all sizes and kinds can be set.
+func TestFractionsAndLargeNumbersAreTaken(t *testing.T) {
+	g, err := gateway(t, "auth: {anonymous: true}\nlimits: {max_memory_bytes: 8000000000, max_conns: 3e4}\n", []string{"SPILLWAY_REBALANCE__RATIO=1.25"}, nil)
+	if err != nil || g.MaxMemoryBytes != 8_000_000_000 || g.MaxConns != 30_000 || g.Rebalance.Ratio != 1.25 {
+		t.Errorf("%v, %+v", err, g)
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding"
 	"fmt"
 	"maps"
 	"math"
@@ -8,56 +9,74 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/knadh/koanf/parsers/yaml"
+
+	"github.com/spillway-io/spillway/schema"
 )
 
-// finding is one key that could not be decoded.
-type finding struct{ key, text string }
+// Decode fills the struct that out points to from YAML, by the keys that it declares. The
+// problems have a key and a text; err says that it is no YAML.
+func Decode(text []byte, out any) (wrong []Problem, err error) {
+	raw, err := yaml.Parser().Unmarshal(text)
+	return decode(raw, out), err
+}
 
-// decode fills the struct that out points to from raw, by yaml tags. It goes on after
-// each wrong key, which the libraries that were tried do not: they leave out unknown
-// keys once a value is wrong. Fields without a key, or with a null, keep what
-// they have.
-func decode(raw map[string]any, out any) []finding {
+// decode goes on after each wrong key, which the libraries that were tried do not: they
+// leave out unknown keys once a value is wrong. Fields without a key in raw, or with a
+// null, keep what they have.
+func decode(raw map[string]any, out any) []Problem {
 	var d decoder
-	d.group("", raw, reflect.ValueOf(out).Elem())
+	d.fields("", raw, out)
 	return d.found
 }
 
-type decoder struct{ found []finding }
+type decoder struct{ found []Problem }
 
-func (d *decoder) wrong(key, text string) { d.found = append(d.found, finding{key, text}) }
+func (d *decoder) wrong(key, text string) { d.found = append(d.found, Problem{Key: key, Text: text}) }
 
-func (d *decoder) group(prefix string, raw map[string]any, out reflect.Value) {
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		if field := fieldByTag(out, name); !field.IsValid() {
-			d.wrong(prefix+name, "unknown key")
-		} else if raw[name] != nil {
-			d.value(prefix+name, raw[name], field)
+// fields fills a struct.
+func (d *decoder) fields(prefix string, raw map[string]any, out any) {
+	known := make(map[string]schema.Field)
+	schema.Walk(out, func(f schema.Field) {
+		if !f.Setting {
+			return
 		}
-	}
-}
-
-// fieldByTag looks into embedded structs too; the zero Value: there is none.
-func fieldByTag(out reflect.Value, name string) reflect.Value {
-	for i := range out.NumField() {
-		f := out.Type().Field(i)
-		if f.Anonymous {
-			if inner := fieldByTag(out.Field(i), name); inner.IsValid() {
-				return inner
+		for i, r := range f.Key { // "limits.margin" makes limits a group
+			if _, ok := known[f.Key[:i]]; r == '.' && !ok {
+				known[f.Key[:i]] = schema.Field{Group: true}
 			}
-		} else if f.Tag.Get("yaml") == name {
-			return out.Field(i)
 		}
-	}
-	return reflect.Value{}
+		known[f.Key] = f
+	})
+	d.group(prefix, "", raw, known)
 }
 
-func (d *decoder) value(key string, raw any, out reflect.Value) {
+func (d *decoder) group(prefix, within string, raw map[string]any, known map[string]schema.Field) {
+	for _, name := range slices.Sorted(maps.Keys(raw)) {
+		key := within + name
+		f, ok := known[key]
+		inner, isGroup := raw[name].(map[string]any)
+		switch {
+		case !ok:
+			d.wrong(prefix+key, "unknown key")
+		case raw[name] == nil:
+		case !f.Group:
+			d.value(prefix+key, raw[name], f)
+		case isGroup:
+			d.group(prefix, key+".", inner, known)
+		default:
+			d.wrong(prefix+key, shown(raw[name])+": must be a group of keys")
+		}
+	}
+}
+
+func (d *decoder) value(key string, raw any, f schema.Field) {
+	out := f.Value
 	switch out.Kind() {
-	case reflect.Struct:
+	case reflect.Struct: // of a list
 		if m, ok := raw.(map[string]any); ok {
-			d.group(key+".", m, out)
+			d.fields(key+".", m, out.Addr().Interface())
 			return
 		}
 	case reflect.Map:
@@ -71,35 +90,59 @@ func (d *decoder) value(key string, raw any, out reflect.Value) {
 			return
 		}
 	default:
-		if v, ok := scalar(raw, out.Type()); ok {
-			out.Set(reflect.ValueOf(v).Convert(out.Type()))
-			return
-		}
+		d.scalar(key, raw, f)
+		return
 	}
-	d.wrong(key, shown(raw)+": must be "+kindWord(out.Type()))
+	d.wrong(key, shown(raw)+": must be "+schema.Type(out.Type()))
 }
 
-// entries fills a map of namespaces; each begins with the defaults.
+// scalar converts without loss; text (of variables and flags too) is parsed.
+func (d *decoder) scalar(key string, raw any, f schema.Field) {
+	kind := f.Value.Kind()
+	text, ok := "", false
+	switch v := raw.(type) {
+	case string:
+		text, ok = v, true
+	case bool:
+		text, ok = strconv.FormatBool(v), kind == reflect.Bool
+	case int: // a duration lacks its unit, if it is not 0
+		text, ok = strconv.Itoa(v), kind == reflect.Int || kind == reflect.Int64 || kind == reflect.Float64
+	case float64: // 1e6
+		whole := v == math.Trunc(v) && math.Abs(v) < 1<<53
+		text, ok = strconv.FormatFloat(v, 'f', -1, 64), kind == reflect.Float64 || whole && (kind == reflect.Int || kind == reflect.Int64)
+	}
+	rule := "must be " + schema.Type(f.Value.Type())
+	if ok {
+		err := schema.Parse(text, f.Value)
+		if err == nil {
+			return
+		}
+		if _, words := f.Value.Addr().Interface().(encoding.TextUnmarshaler); words {
+			rule = err.Error()
+		}
+	}
+	d.wrong(key, shown(raw)+": "+rule)
+}
+
+// entries fills a map of structs; each begins with the defaults.
 func (d *decoder) entries(key string, raw map[string]any, out reflect.Value) {
 	if out.IsNil() {
 		out.Set(reflect.MakeMap(out.Type()))
 	}
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		entry := reflect.New(out.Type().Elem()).Elem()
-		if entry.Type() == reflect.TypeFor[Namespace]() {
-			entry.Set(reflect.ValueOf(DefaultNamespace()))
-		}
+		entry := reflect.New(out.Type().Elem())
+		schema.Fill(entry.Interface())
 		if raw[name] != nil {
-			d.value(key+"."+name, raw[name], entry)
+			d.value(key+"."+name, raw[name], schema.Field{Value: entry.Elem()})
 		}
-		out.SetMapIndex(reflect.ValueOf(name), entry)
+		out.SetMapIndex(reflect.ValueOf(name), entry.Elem())
 	}
 }
 
 func (d *decoder) list(key string, raw []any, out reflect.Value) {
 	list := reflect.MakeSlice(out.Type(), len(raw), len(raw))
 	for i, item := range raw {
-		d.value(fmt.Sprintf("%s.%d", key, i+1), item, list.Index(i))
+		d.value(fmt.Sprintf("%s.%d", key, i+1), item, schema.Field{Value: list.Index(i)})
 	}
 	out.Set(list)
 }
@@ -121,42 +164,6 @@ func items(raw any) ([]any, bool) {
 	return nil, false
 }
 
-var durationType = reflect.TypeFor[time.Duration]()
-
-// scalar converts without loss; text (variables, flags) is parsed.
-func scalar(raw any, to reflect.Type) (any, bool) {
-	if text, ok := raw.(string); ok {
-		return fromText(text, to)
-	}
-	switch v := raw.(type) {
-	case bool:
-		return v, to.Kind() == reflect.Bool
-	case int:
-		if to == durationType {
-			return v, v == 0 // any other number lacks its unit
-		}
-		return v, to.Kind() == reflect.Int
-	case float64: // 1e6
-		return int(v), to.Kind() == reflect.Int && v == math.Trunc(v) && math.Abs(v) < 1<<53
-	}
-	return nil, false
-}
-
-func fromText(text string, to reflect.Type) (out any, ok bool) {
-	var err error
-	switch {
-	case to == durationType:
-		out, err = time.ParseDuration(text)
-	case to.Kind() == reflect.Int:
-		out, err = strconv.Atoi(text)
-	case to.Kind() == reflect.Bool:
-		out, err = strconv.ParseBool(text)
-	default:
-		return text, to.Kind() == reflect.String
-	}
-	return out, err == nil
-}
-
 func shown(raw any) string {
 	switch v := raw.(type) {
 	case string:
@@ -167,20 +174,4 @@ func shown(raw any) string {
 		return "(a list)"
 	}
 	return fmt.Sprint(raw)
-}
-
-func kindWord(t reflect.Type) string {
-	switch {
-	case t == durationType:
-		return `a duration with its unit, such as "3s" or "24h"`
-	case t.Kind() == reflect.Int:
-		return "a whole number"
-	case t.Kind() == reflect.Bool:
-		return "true or false"
-	case t.Kind() == reflect.Slice:
-		return "a list"
-	case t.Kind() == reflect.String:
-		return "text"
-	}
-	return "a group of keys"
 }

@@ -1,9 +1,10 @@
-// Package config reads what an operator wrote: gateway.yaml and router.yaml, the
-// environment and flags, strictly.
+// Package config reads what an operator wrote: a YAML file, the environment and flags,
+// strictly, over the defaults of a struct that declares its settings (package schema). It
+// knows no key.
 //
-// The mains call LoadGateway and LoadRouter once, before anything runs; whoever
-// builds a node turns the result into gateway.Config or router.Config. It
-// calls koanf. No goroutine, no state.
+// Packages gatewayfile and routerfile have the structs, and call Load once before anything
+// runs; Overlay lays the settings of the cluster over an edge's again and again. It calls
+// koanf. No goroutine, no state.
 //
 // Order: defaults < file < environment (SPILLWAY_LIMITS__MAX_CONNS is
 // limits.max_conns; lists by commas) < flags. A key that nobody knows is an error
@@ -15,8 +16,6 @@
 // Secrets stand in files that a key names (…_file), or, for connection strings, in
 // the file or the environment; never in flags.
 //
-// Some keys are accepted and not acted on yet: see GatewayFile and RouterFile. The hot
-// ones of an edge can be laid over its file again and again: see WithSettings.
-//
-// Left out on purpose: when to reload, and who hears of it (cmd/internal/edgenode).
+// Left out on purpose: keys, defaults and rules, which stand where they are used; when to
+// reload, and who hears of it (cmd/internal/edgenode).
 package config

@@ -32,27 +32,41 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "; ")
 }
 
-// lines takes apart what Validate methods return: errors joined, each "field:
-// value: rule".
-func lines(err error) []error {
+// add takes a problem, unless one of the same key is known: one report is enough.
+func (e *Error) add(p Problem) {
+	if !slices.ContainsFunc(e.Problems, func(q Problem) bool { return q.Key == p.Key }) {
+		e.Problems = append(e.Problems, p)
+	}
+}
+
+// orNil is nil if nothing is wrong.
+func (e *Error) orNil() error {
+	if len(e.Problems) == 0 {
+		return nil
+	}
+	return e
+}
+
+// ExitCode is that of wrong usage: the operator has to change something.
+func (e *Error) ExitCode() int { return 2 }
+
+// problems takes apart what Validate methods return: errors joined, each "key: value:
+// rule".
+func problems(err error) []Problem {
 	if err == nil {
 		return nil
 	}
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {
-		var all []error
+		var all []Problem
 		for _, e := range joined.Unwrap() {
-			all = append(all, lines(e)...)
+			all = append(all, problems(e)...)
 		}
 		return all
 	}
-	return []error{err}
+	key, text, ok := strings.Cut(err.Error(), ": ")
+	if !ok {
+		key, text = "", err.Error()
+	}
+	return []Problem{{Key: key, Text: text}}
 }
-
-// has says that a problem of the same key is known: one report is enough.
-func (e *Error) has(key string) bool {
-	return slices.ContainsFunc(e.Problems, func(p Problem) bool { return p.Key == key })
-}
-
-// ExitCode is that of wrong usage: the operator has to change something.
-func (e *Error) ExitCode() int { return 2 }

@@ -14,6 +14,8 @@ import (
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
+
+	"github.com/spillway-io/spillway/schema"
 )
 
 const (
@@ -105,55 +107,53 @@ func (l *layers) variable(name, value string) (string, any) {
 	return key, value
 }
 
-// load decodes into out, then asks check and more for what is wrong with the values.
-func load(src Source, out any, check func() error, more func() error) error {
+// Load fills the struct that out points to, which holds the defaults, and checks it by the
+// rules that it declares; more finds what they cannot say ("key: value: rule", joined; nil:
+// nothing). The error, an *Error, has all problems.
+func Load(src Source, out any, more func() error) error {
 	l, err := read(src)
 	if err != nil {
 		return err
 	}
 	report := &Error{}
-	for _, f := range decode(l.k.Raw(), out) {
-		p := l.where(f.key)
-		p.Text = f.text
-		report.Problems = append(report.Problems, p)
+	for _, p := range decode(l.k.Raw(), out) {
+		named := l.where(p.Key)
+		named.Text = p.Text
+		report.Problems = append(report.Problems, named)
 	}
-	for _, err := range append(lines(check()), lines(more())...) {
-		key, text, ok := strings.Cut(err.Error(), ": ")
-		if !ok {
-			key, text = "", err.Error()
-		}
-		p := l.where(key)
-		if p.Text = text; !report.has(p.Key) {
-			report.Problems = append(report.Problems, p)
-		}
+	found := problems(schema.Validate(out))
+	if more != nil {
+		found = append(found, problems(more())...)
 	}
-	if len(report.Problems) == 0 {
-		return nil
+	for _, p := range found {
+		named := l.where(p.Key)
+		named.Text = p.Text
+		report.add(named)
 	}
 	slices.SortStableFunc(report.Problems, func(a, b Problem) int {
 		return strings.Compare(a.Where+"\x00"+a.Key, b.Where+"\x00"+b.Key)
 	})
-	return report
+	return report.orNil()
 }
 
-// hostID is the default id.
-func hostID() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return ""
+// Variable is the environment variable of a key.
+func Variable(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", delim))
+}
+
+// Secret reads a file that holds one secret, white space around it cut off; "" for
+// "". name is the key that names the file.
+func Secret(name, path string) (string, error) {
+	if path == "" {
+		return "", nil
 	}
-	return name
-}
-
-// secretFile reads a file that holds one secret, without the white space around it.
-func secretFile(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	secret := strings.TrimSpace(string(text))
 	if secret == "" {
-		return "", fmt.Errorf("%s is empty", path)
+		return "", fmt.Errorf("%s: %s is empty", name, path)
 	}
 	return secret, nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 )
 
 // certificate is what an edge that ends TLS shows; SIGHUP replaces it.
@@ -17,7 +17,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) { retu
 
 // load reads the pair that a file names; nil: this edge has none, or the file names
 // none any more, which waits for the next start.
-func (c *certificate) load(t config.EdgeTLS) (*tls.Certificate, error) {
+func (c *certificate) load(t gatewayfile.TLS) (*tls.Certificate, error) {
 	if c == nil || t.CertFile == "" {
 		return nil, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 )
 
 // What the file, the token keys and the edge's own Validate find is told together.
@@ -22,7 +23,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := Load(config.Source{File: file, Environ: []string{"SPILLWAY_LIMITS__SEND_QUEUE_BYTES=1"}})
+	_, err := gatewayfile.Load(config.Source{File: file, Environ: []string{"SPILLWAY_LIMITS__SEND_QUEUE_BYTES=1"}})
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -41,7 +42,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 
 // The defaults of the file are those of the edge.
 func TestDefaultsAgree(t *testing.T) {
-	f := config.DefaultGateway()
+	f := gatewayfile.Default()
 	f.Auth.Anonymous = true
 	if err := gatewayConfig(&f).Validate(); err != nil {
 		t.Error(err)

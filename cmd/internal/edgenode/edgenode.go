@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/gateway"
 	"github.com/spillway-io/spillway/gateway/bus"
@@ -35,7 +35,7 @@ const longestDrain = 15 * time.Minute
 
 // Node is one edge with all it needs.
 type Node struct {
-	cfg     *config.GatewayFile
+	cfg     *gatewayfile.File
 	edge    *gateway.Edge
 	ops     *run.Ops
 	members *presence.Cluster
@@ -49,7 +49,7 @@ type Node struct {
 
 // New builds leaf to root. A port that is taken and a key file that is wrong are
 // errors here; infrastructure that is away is not.
-func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *Node, err error) {
+func New(ctx context.Context, cfg *gatewayfile.File, log *slog.Logger) (node *Node, err error) {
 	log = log.With("node", cfg.ID)
 	n := &Node{cfg: cfg, group: run.NewGroup(log)}
 	defer func() {
@@ -58,7 +58,6 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 		}
 	}()
 	gc := gatewayConfig(cfg)
-	gc.Cluster = cfg.Etcd.Prefix
 	registry := run.NewRegistry()
 	gc.Log, gc.Registry = log, registry
 	var shown *certificate
@@ -80,7 +79,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	n.members = presence.New(presence.Config{
 		Self: &presence.Member{
 			Id: cfg.ID, Role: gatewayv1.Role_ROLE_EDGE, Region: cfg.Region, Zone: cfg.Zone, Address: cfg.AdvertiseURL,
-			Capacity: uint64(cfg.Limits.MaxConns - cfg.Limits.Margin), Version: run.Version(),
+			Capacity: uint64(cfg.MaxConns - cfg.Margin), Version: run.Version(),
 		},
 		Load: func(f *presence.Figure) { n.edge.Load(f) }, Log: log, Registry: registry,
 	}, etcd.NewRegistry(client, cfg.Etcd.Prefix, 0, log), busnats.NewLoadFigures(conn, cfg.NATS.Prefix, cfg.Region, log))
@@ -113,7 +112,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 	// The edge itself takes its port, then the ops listener.
 	deps := gateway.Deps{Bus: channels, Asker: up, Upstream: up, Members: n.members, View: n.members, Feed: &fc,
 		Lag: up, Tickets: n.control, Revocations: n.control, Messenger: messenger, Peers: messenger, Operations: n.control}
-	verifier, err := newVerifier(&cfg.Auth, log, registry)
+	verifier, err := cfg.Auth.Verifier(log, registry)
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
 	}
@@ -152,7 +151,7 @@ func New(ctx context.Context, cfg *config.GatewayFile, log *slog.Logger) (node *
 }
 
 // ReadAgain makes SIGHUP read the file again by calling read; before Run only.
-func (n *Node) ReadAgain(read func() (*config.GatewayFile, error)) { n.reload.read = read }
+func (n *Node) ReadAgain(read func() (*gatewayfile.File, error)) { n.reload.read = read }
 
 // Addr is where clients connect.
 func (n *Node) Addr() string { return n.edge.Addr() }
@@ -199,7 +198,7 @@ func (n *Node) Run(ctx, abort context.Context) error {
 			<-ctx.Done()
 		}
 		return err
-	}, max(n.cfg.Drain.Deadline, longestDrain)+afterDrain)
+	}, max(n.cfg.DrainDeadline, longestDrain)+afterDrain)
 	if err := n.group.Run(ctx, abort); err != nil {
 		return fmt.Errorf("%s: %w", n.cfg.ID, err)
 	}

@@ -9,18 +9,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 )
 
 // I8: bus, etcd and routers are away, the door has more visitors than it admits, and
 // half of them say nothing. The process turns, so healthz says 200; it has not
 // joined, so readyz says 503.
 func TestHealthzIs200WhileAllElseIsAwayOrBusy(t *testing.T) {
-	f := config.DefaultGateway()
+	f := gatewayfile.Default()
 	f.ID, f.Listen, f.OpsListen, f.Auth.Anonymous = "edge-1", "127.0.0.1:0", "127.0.0.1:0", true
 	f.NATS.URLs, f.Etcd.Endpoints = []string{"nats://127.0.0.1:1"}, []string{"http://127.0.0.1:1"}
 	f.Admission.FreshPerSecond, f.Admission.FreshBurst = 1, 1
-	f.Drain.Deadline = 2 * time.Second
+	f.DrainDeadline = 2 * time.Second
 	n, err := New(t.Context(), &f, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

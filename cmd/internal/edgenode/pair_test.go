@@ -20,8 +20,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/infra"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -134,10 +135,10 @@ func newPair(t *testing.T) *pair {
 
 func (p *pair) edge(id, secretFile, natsURL, endpoint string) *Node {
 	p.t.Helper()
-	f := config.DefaultGateway()
+	f := gatewayfile.Default()
 	f.ID, f.Listen, f.OpsListen = id, "127.0.0.1:0", "127.0.0.1:0"
 	f.NATS.URLs, f.Etcd.Endpoints, f.Auth.HS256SecretFile = []string{natsURL}, []string{endpoint}, secretFile
-	f.Drain.Deadline = time.Second
+	f.DrainDeadline = time.Second
 	n, err := New(p.t.Context(), &f, slog.New(slog.DiscardHandler))
 	if err != nil {
 		p.t.Fatal(err)
@@ -162,7 +163,7 @@ func (p *pair) running(part func(context.Context) error) {
 // router starts one, for channels and for the operator's calls.
 func (p *pair) router(in *infra.Infra) {
 	p.t.Helper()
-	f := config.DefaultRouter()
+	f := routerfile.Default()
 	f.ID, f.Listen, f.OpsListen = "router-1", "127.0.0.1:0", "127.0.0.1:0"
 	f.NATS.URLs, f.Etcd.Endpoints = []string{in.NATSURL()}, []string{in.EtcdEndpoint()}
 	f.Store.SQLite = filepath.Join(p.t.TempDir(), "store")

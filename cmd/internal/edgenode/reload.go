@@ -5,10 +5,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"reflect"
 	"syscall"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/gateway"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -32,14 +31,14 @@ type reloader struct {
 	edge   reloadable
 	agreed agreed
 	log    *slog.Logger
-	read   func() (*config.GatewayFile, error) // reads the file again; nil: there is none
+	read   func() (*gatewayfile.File, error) // reads the file again; nil: there is none
 
 	certificate *certificate // nil: plain sockets
 
 	// owned by run
-	file *config.GatewayFile // the last good one
-	text string              // the last good settings of the cluster
-	seen string              // the last ones, good or not
+	file *gatewayfile.File // the last good one
+	text string            // the last good settings of the cluster
+	seen string            // the last ones, good or not
 }
 
 // run takes changes until ctx ends.
@@ -81,8 +80,8 @@ func (r *reloader) hangup() {
 		r.edge.RefusedReload(err)
 		return
 	}
-	if !reflect.DeepEqual(file.Cold(), r.file.Cold()) {
-		r.log.Warn("keys that cannot change while an edge runs have changed: they wait for its next start")
+	if keys := r.file.Waiting(file); len(keys) > 0 {
+		r.log.Warn("keys that cannot change while an edge runs have changed: they wait for its next start", "keys", keys)
 	}
 	if r.take(file, r.text, "file") && pair != nil {
 		r.certificate.now.Store(pair)
@@ -92,13 +91,13 @@ func (r *reloader) hangup() {
 
 // take puts the cluster's settings above a file and gives the edge the result; false:
 // it was refused.
-func (r *reloader) take(file *config.GatewayFile, text, from string) bool {
+func (r *reloader) take(file *gatewayfile.File, text, from string) bool {
 	with, err := file.WithSettings(text)
 	if err != nil {
 		r.edge.RefusedReload(err)
 		return false
 	}
-	if r.edge.Reload(settings(with)) != nil {
+	if r.edge.Reload(with.Hot) != nil {
 		return false // the edge has counted and logged it
 	}
 	r.file, r.text = file, text

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/gateway"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -76,10 +76,10 @@ func (a *fakeAgreed) set(text string) {
 // The cluster's settings stand above the file, whichever changes; what is bad is
 // refused whole and counted, and the old ones stay.
 func TestSettingsOfTheClusterStandAboveTheFileAndBadOnesChangeNothing(t *testing.T) {
-	file := config.DefaultGateway()
+	file := gatewayfile.Default()
 	next, readErr := file, error(nil)
 	edge, agreed := &fakeEdge{}, &fakeAgreed{changed: make(chan struct{})}
-	r := &reloader{edge: edge, agreed: agreed, log: slog.New(slog.DiscardHandler), file: &file, read: func() (*config.GatewayFile, error) {
+	r := &reloader{edge: edge, agreed: agreed, log: slog.New(slog.DiscardHandler), file: &file, read: func() (*gatewayfile.File, error) {
 		f := next
 		return &f, readErr
 	}}

@@ -16,15 +16,15 @@ type room struct {
 var gatewayRooms = map[string]room{
 	"gateway": {
 		may: []string{
-			"admission", "auth", "door", "feed", "leave", "load", "targets", "ticket", "internal/inbox", "internal/meter",
+			"admission", "auth", "door", "feed", "leave", "load", "settings", "targets", "ticket", "internal/inbox", "internal/meter",
 			"internal/poller", "internal/pool", "internal/sendq", "internal/tlsconn", "internal/wsframe",
 		},
 		why: "the root joins the rooms; the bus, the routers' streams and the SDK are given to it by cmd",
 	},
 	"door": {
 		may: []string{
-			"admission", "auth", "load", "targets", "ticket", "internal/inbox", "internal/meter", "internal/poller",
-			"internal/tlsconn", "internal/wsframe",
+			"admission", "auth", "load", "settings", "targets", "ticket", "internal/inbox", "internal/meter",
+			"internal/poller", "internal/tlsconn", "internal/wsframe",
 		},
 		why: "the door ends where a socket is admitted: it knows no conn, session, channel or drain",
 	},
@@ -34,6 +34,7 @@ var gatewayRooms = map[string]room{
 	},
 	"feed":             {why: "the channel table knows no client: its sinks are an interface"},
 	"admission":        {why: "admission is pure: it decides, the door acts"},
+	"settings":         {may: []string{"admission"}, why: "settings are data and rules, which routers check too"},
 	"targets":          {why: "targets reads the membership only, and stands below all who send clients somewhere"},
 	"load":             {why: "load counts what others name, and stands below all who count"},
 	"auth":             {why: "credentials are checked without knowing for whom"},

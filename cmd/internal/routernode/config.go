@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/router"
 	"github.com/spillway-io/spillway/router/history"
@@ -18,15 +19,15 @@ import (
 )
 
 // Load reads router.yaml and reports everything that is wrong with it at once.
-func Load(src config.Source) (*config.RouterFile, error) {
-	return config.LoadRouter(src, func(f *config.RouterFile) error {
+func Load(src config.Source) (*routerfile.File, error) {
+	return routerfile.Load(src, func(f *routerfile.File) error {
 		rc, err := routerConfig(f, false)
 		return errors.Join(err, rc.Validate())
 	})
 }
 
 // routerConfig reads the secrets that the file names. Errors begin with the key.
-func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
+func routerConfig(f *routerfile.File, dev bool) (router.Config, error) {
 	rc := router.Default()
 	rc.ID, rc.Region, rc.Listen = f.ID, f.Region, f.Listen
 	rc.HTTPListen = f.HTTPListen
@@ -50,15 +51,15 @@ func routerConfig(f *config.RouterFile, dev bool) (router.Config, error) {
 		}
 		rc.Keys = append(rc.Keys, key)
 	}
-	secure, tlsErr := run.ServerTLS("tls", f.TLS)
+	secure, tlsErr := f.TLS.Config("tls")
 	if secure != nil {
 		rc.Transport, rc.HTTPTLS = credentials.NewTLS(secure), secure
 	}
 	return rc, errors.Join(keysErr, tlsErr)
 }
 
-// namespace translates words that LoadRouter has checked.
-func namespace(in config.Namespace) router.Namespace {
+// namespace translates words that Load has checked.
+func namespace(in routerfile.Namespace) router.Namespace {
 	access := map[string]router.Access{"granted": router.Granted, "everyone": router.Everyone, "nobody": router.Nobody}
 	out := router.Namespace{
 		HistorySize: in.HistorySize, HistoryTTL: in.HistoryTTL, Recover: in.Recover,
@@ -76,7 +77,7 @@ const storeRetry = 2 * time.Second
 
 // openStore opens the one store that is named. A database that cannot be reached is
 // tried again until ctx ends; one that refuses is an error.
-func openStore(ctx context.Context, cfg *config.Store, log *slog.Logger) (history.Store, error) {
+func openStore(ctx context.Context, cfg *routerfile.Store, log *slog.Logger) (history.Store, error) {
 	if cfg.SQLite != "" {
 		sc := sqlite.Default()
 		sc.Path, sc.MaxBytes = cfg.SQLite, int64(cfg.SQLiteMax)

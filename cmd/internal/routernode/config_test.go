@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/router"
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -75,7 +76,7 @@ func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 	nobody.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	cfg := &config.Store{Postgres: "postgres://u@" + nobody.Addr().String() + "/x?sslmode=disable", WriteConns: 1, ReadConns: 1, Migrate: true}
+	cfg := &routerfile.Store{Postgres: "postgres://u@" + nobody.Addr().String() + "/x?sslmode=disable", WriteConns: 1, ReadConns: 1, Migrate: true}
 	_, err = openStore(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err == nil || ctx.Err() == nil {
 		t.Errorf("it did not wait: %v", err)
@@ -84,7 +85,7 @@ func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 
 // A bound on the file of SQLite is a full disk to those who publish: nothing is stored past it.
 func TestTheFileOfSQLiteHasItsBound(t *testing.T) {
-	cfg := config.Store{SQLite: filepath.Join(t.TempDir(), "history.db"), SQLiteMax: 1 << 20}
+	cfg := routerfile.Store{SQLite: filepath.Join(t.TempDir(), "history.db"), SQLiteMax: 1 << 20}
 	store, err := openStore(t.Context(), &cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

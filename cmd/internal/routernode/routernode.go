@@ -13,7 +13,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/control"
@@ -37,7 +38,7 @@ type Options struct {
 
 // Node is one router with all it needs.
 type Node struct {
-	cfg     *config.RouterFile
+	cfg     *routerfile.File
 	router  *router.Router
 	made    atomic.Bool // router is set; the ops listener asks before
 	ops     *run.Ops
@@ -48,7 +49,7 @@ type Node struct {
 
 // New builds leaf to root. It waits for a database that is away, until ctx ends. A port
 // that is taken and a key file that is wrong are errors.
-func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, err error) {
+func New(ctx context.Context, cfg *routerfile.File, o Options) (node *Node, err error) {
 	log := o.Log.With("node", cfg.ID)
 	n := &Node{cfg: cfg, group: run.NewGroup(log)}
 	defer func() {
@@ -120,7 +121,7 @@ func New(ctx context.Context, cfg *config.RouterFile, o Options) (node *Node, er
 
 	// What the cluster has agreed on, and words of other members.
 	messenger := busnats.NewMessenger(conn, cfg.NATS.Prefix, log)
-	agreed := control.New(control.Config{Keeper: true, CheckSettings: config.CheckSettings, Messenger: messenger, Log: log, Registry: registry},
+	agreed := control.New(control.Config{Keeper: true, CheckSettings: gatewayfile.CheckSettings, Messenger: messenger, Log: log, Registry: registry},
 		etcd.NewKeyValue(client, cfg.Etcd.Prefix, control.Folders(), log))
 
 	// The router itself takes its ports, and nothing can fail after that; others learn the address from the membership.

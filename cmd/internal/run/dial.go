@@ -52,7 +52,7 @@ func Dial(server, keyFile, caFile string) (*grpc.ClientConn, error) {
 	}
 	transport := insecure.NewCredentials()
 	if secure || caFile != "" {
-		cfg, err := ClientTLS("--ca-file", config.ClientTLS{CAFile: caFile})
+		cfg, err := ClientTLS{CAFile: caFile}.Config("--ca-file")
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,7 @@ const (
 
 // ConnectNATS makes a connection that never gives up (nats.go's default does, after
 // 120 s) and does not wait for the first success. The caller closes it.
-func ConnectNATS(cfg config.NATS, name string, log *slog.Logger) (*nats.Conn, error) {
+func ConnectNATS(cfg NATS, name string, log *slog.Logger) (*nats.Conn, error) {
 	log = log.With("component", "nats")
 	options := []nats.Option{
 		nats.Name(name), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.Timeout(2 * time.Second),
@@ -52,7 +52,7 @@ func ConnectNATS(cfg config.NATS, name string, log *slog.Logger) (*nats.Conn, er
 		}
 		options = append(options, nats.UserInfo(cfg.User, password))
 	}
-	secure, err := ClientTLS("nats.tls", cfg.TLS)
+	secure, err := cfg.TLS.Config("nats.tls")
 	if err != nil {
 		return nil, err
 	}

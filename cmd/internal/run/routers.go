@@ -12,8 +12,8 @@ import (
 )
 
 // ConnectEtcd makes a client that never gives up. The caller closes it.
-func ConnectEtcd(cfg config.Etcd, log *slog.Logger) (*clientv3.Client, error) {
-	secure, err := ClientTLS("etcd.tls", cfg.TLS)
+func ConnectEtcd(cfg Etcd, log *slog.Logger) (*clientv3.Client, error) {
+	secure, err := cfg.TLS.Config("etcd.tls")
 	if err != nil {
 		return nil, err
 	}
@@ -27,9 +27,9 @@ func ConnectEtcd(cfg config.Etcd, log *slog.Logger) (*clientv3.Client, error) {
 }
 
 // NewPeers makes the connections of a node to routers; self is its id if it is one.
-func NewPeers(cfg config.Routers, self string, view peers.View) (*peers.Peers, error) {
+func NewPeers(cfg Routers, self string, view peers.View) (*peers.Peers, error) {
 	pc := peers.Config{View: view, Self: self}
-	secure, err := ClientTLS("routers.tls", cfg.TLS)
+	secure, err := cfg.TLS.Config("routers.tls")
 	if err != nil {
 		return nil, err
 	}

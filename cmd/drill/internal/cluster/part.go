@@ -8,6 +8,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/infra"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/cmd/internal/run"
@@ -91,7 +92,7 @@ func runEdge(ctx, abort context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	read := func() (*config.GatewayFile, error) { return edgenode.Load(src) }
+	read := func() (*gatewayfile.File, error) { return gatewayfile.Load(src) }
 	file, err := read()
 	if err != nil {
 		return err

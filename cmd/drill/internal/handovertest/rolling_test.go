@@ -14,9 +14,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/infra"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/gateway/client"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
@@ -74,13 +75,13 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) start(id string) {
 	w.t.Helper()
-	f := config.DefaultRouter()
+	f := routerfile.Default()
 	f.ID, f.Listen, f.OpsListen = id, "127.0.0.1:0", "127.0.0.1:0"
 	f.NATS.URLs, f.Etcd.Endpoints = []string{w.in.NATSURL()}, []string{w.in.EtcdEndpoint()}
 	f.Store.Postgres = w.dsn
-	f.Namespaces = make(map[string]config.Namespace)
+	f.Namespaces = make(map[string]routerfile.Namespace)
 	for name, durability := range kinds {
-		f.Namespaces[name] = config.Namespace{
+		f.Namespaces[name] = routerfile.Namespace{
 			HistorySize: 100_000, HistoryTTL: time.Hour, Durability: durability, Recover: true, Subscribe: "everyone", Publish: "everyone",
 		}
 	}
@@ -123,11 +124,11 @@ func (w *world) close() {
 
 func (w *world) edge(id string) {
 	w.t.Helper()
-	f := config.DefaultGateway()
+	f := gatewayfile.Default()
 	f.ID, f.Listen, f.OpsListen = id, "127.0.0.1:0", "127.0.0.1:0"
 	f.NATS.URLs, f.Etcd.Endpoints = []string{w.in.NATSURL()}, []string{w.in.EtcdEndpoint()}
 	f.Auth.Anonymous = true
-	f.Drain.Deadline = time.Second
+	f.DrainDeadline = time.Second
 	n, err := edgenode.New(w.t.Context(), &f, slog.New(slog.DiscardHandler))
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,11 +1,11 @@
-package config
+package routerfile
 
 import (
 	"fmt"
 	"os"
 	"strings"
 
-	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/spillway-io/spillway/cmd/internal/config"
 )
 
 // Key is one entry of api.keys_file:
@@ -17,9 +17,9 @@ import (
 //
 // Rights: publish, read (history), admin, edge (edges, and routers that forward).
 type Key struct {
-	Name   string   `yaml:"name"`
-	Secret string   `yaml:"secret"`
-	Rights []string `yaml:"rights"`
+	Name   string   `key:"name"`
+	Secret string   `key:"secret"`
+	Rights []string `key:"rights"`
 }
 
 // Keys reads api.keys_file; none if it is not named. Errors never repeat a secret.
@@ -31,16 +31,16 @@ func (a API) Keys() ([]Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("api.keys_file: %s: cannot be read", a.KeysFile)
 	}
-	raw, err := yaml.Parser().Unmarshal(text)
+	var file struct {
+		Keys []Key `key:"keys"`
+	}
+	found, err := config.Decode(text, &file)
 	if err != nil {
 		return nil, fmt.Errorf("api.keys_file: %s: not a YAML file with a list called keys", a.KeysFile)
 	}
-	var file struct {
-		Keys []Key `yaml:"keys"`
-	}
 	var wrong []string
-	for _, f := range decode(raw, &file) {
-		wrong = append(wrong, f.key+": "+secretless(f))
+	for _, f := range found {
+		wrong = append(wrong, f.Key+": "+secretless(f))
 	}
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("api.keys_file: %s: %s", a.KeysFile, strings.Join(wrong, ", "))
@@ -51,22 +51,9 @@ func (a API) Keys() ([]Key, error) {
 	return file.Keys, nil
 }
 
-func secretless(f finding) string {
-	if strings.HasSuffix(f.key, ".secret") {
+func secretless(p config.Problem) string {
+	if strings.HasSuffix(p.Key, ".secret") {
 		return "must be text"
 	}
-	return f.text
-}
-
-// Secret reads a file that holds one secret, white space around it cut off; "" for
-// "". name is the key that names the file.
-func Secret(name, path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	secret, err := secretFile(path)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	return secret, nil
+	return p.Text
 }
