@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
 	"github.com/spillway-io/spillway/cmd/drill/internal/loadgen"
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
@@ -38,11 +38,7 @@ func (c *benchUnicastCmd) Run(e *env) error {
 		return run.Usagef("--conns must be 100 to %d, --batch 1 to 1,000, --callers 1 to 64, --time above 0", loadgen.MaxConns-500)
 	}
 	if len(c.Binary) == 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		c.Binary = []string{self}
+		c.Binary = []string{""}
 	}
 	fmt.Printf("%d clients with a channel each, %d events of %d B a call, %d callers; us of CPU an event:\n\n", c.Conns, c.Batch, benchPayload, c.Callers)
 	fmt.Println("| build | history | router + bus + edge | sum | events/s | p50 / p99, ms | load generator |\n|---|---|---|---|---|---|---|")
@@ -68,8 +64,12 @@ type unicast struct {
 	acked atomic.Uint64
 }
 
-func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, history string) (err error) {
+func (c *benchUnicastCmd) one(ctx context.Context, build int, program, history string) (err error) {
 	u := &unicast{cmd: c, seqs: make([]uint64, c.Conns)}
+	var binary []string // none: this program
+	if program != "" {
+		binary = []string{program}
+	}
 	durability, store := "committed", cluster.SQLite
 	switch history {
 	case "memory":
@@ -77,13 +77,7 @@ func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, history st
 	case "postgres":
 		store = cluster.Postgres
 	}
-	u.c, err = cluster.Start(ctx, cluster.Config{
-		Binary: []string{binary}, Routers: 1, Store: store, Edges: 1, SeparateInfra: true,
-		Namespaces: fmt.Sprintf("{bench: {subscribe: everyone, history_size: 100, durability: %s}}", durability),
-		Edge: func(*cluster.Cluster, int) string {
-			return "auth: {anonymous: true}\nlimits: {max_conns: 19900, margin: 100}\nadmission: {fresh_per_second: 20000, fresh_burst: 20000, adaptive: false}\n"
-		},
-	})
+	u.c, err = startOneEdge(ctx, cluster.Config{Binary: binary, Store: store}, ", history_size: 100, durability: "+durability)
 	if err != nil {
 		return err
 	}
@@ -102,10 +96,10 @@ func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, history st
 	if err := u.gen.Mark(ctx, history); err != nil {
 		return err
 	}
-	pids := [3]int{router.PID(), u.c.Infra()[0].PID(), edge.PID()}
+	parts := [3]*process.Process{router.Process, u.c.Infra()[0], edge.Process}
 	var before, spent [3]time.Duration
-	for i, pid := range pids {
-		before[i] = processCPU(pid)
+	for i, p := range parts {
+		before[i] = p.CPU()
 	}
 	from := u.acked.Load()
 	began := time.Now()
@@ -114,8 +108,8 @@ func (c *benchUnicastCmd) one(ctx context.Context, build int, binary, history st
 	}
 	took := time.Since(began)
 	events := float64(u.acked.Load() - from)
-	for i, pid := range pids {
-		spent[i] = processCPU(pid) - before[i]
+	for i, p := range parts {
+		spent[i] = p.CPU() - before[i]
 	}
 	report, err := u.gen.Report(ctx)
 	if err != nil {
@@ -142,12 +136,7 @@ func (u *unicast) connect(ctx context.Context, edge *cluster.Node) (err error) {
 	if u.gen, err = loadgen.Start(ctx, loadgen.ParentConfig{Children: 1}, cfg); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, benchTime)
-	defer cancel()
-	if err = u.gen.Want(u.cmd.Conns); err == nil {
-		err = u.gen.AwaitUp(wait, u.cmd.Conns)
-	}
-	if err == nil {
+	if err = connect(ctx, u.gen, u.cmd.Conns); err == nil {
 		err = u.gen.Notify(ctx, 100)
 	}
 	if err != nil {

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
@@ -29,7 +29,7 @@ const (
 
 // Config says what runs.
 type Config struct {
-	Binary     []string // the command spillway; default: this program
+	Binary     []string // a command with the parts of Part; default: this program
 	Dir        string   // of configurations, logs and data; default: a temporary one that Close removes
 	Routers    int      // default 1 with SQLite, 2 with PostgreSQL
 	Edges      int      // started at first
@@ -54,7 +54,7 @@ type Cluster struct {
 	dsn     string
 	ports   [2]int // NATS, etcd
 	pg      *pgserver.Server
-	infra   []*Process
+	infra   []*process.Process
 	routers []*Node
 	conns   []*grpc.ClientConn
 
@@ -65,10 +65,11 @@ type Cluster struct {
 
 // Node is a router or an edge.
 type Node struct {
-	*Process
+	*process.Process
 	ID      string
 	Port    int // clients (edge) or gRPC (router)
 	OpsPort int
+	config  string // its file
 }
 
 // URL of an edge for clients.
@@ -94,7 +95,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	defer cancel()
 	for i := range c.ports {
 		var err error
-		if c.ports[i], err = FreePort(); err != nil {
+		if c.ports[i], err = process.FreePort(); err != nil {
 			return err
 		}
 	}
@@ -130,11 +131,10 @@ func (c *Cluster) start(ctx context.Context) error {
 func (c *Cluster) defaults() error {
 	cfg := &c.cfg
 	if len(cfg.Binary) == 0 {
-		self, err := os.Executable()
-		if err != nil {
+		var err error
+		if cfg.Binary, err = process.Self(); err != nil {
 			return err
 		}
-		cfg.Binary = []string{self}
 	}
 	if cfg.Dir == "" {
 		dir, err := os.MkdirTemp("", "spillway-cluster-")
@@ -183,15 +183,15 @@ func (c *Cluster) startInfra() error {
 	nats, etcd := fmt.Sprint(c.ports[0]), fmt.Sprint(c.ports[1])
 	data := filepath.Join(c.cfg.Dir, "etcd-data")
 	if !c.cfg.SeparateInfra {
-		c.infra = []*Process{c.process("infra", "infra", "--nats-port", nats, "--etcd-port", etcd, "--data", data)}
+		c.infra = []*process.Process{c.process("infra", "infra", "--nats-port", nats, "--etcd-port", etcd, "--data", data)}
 	} else {
-		c.infra = []*Process{
+		c.infra = []*process.Process{
 			c.process("nats", "infra", "--only", "nats", "--nats-port", nats),
 			c.process("etcd", "infra", "--only", "etcd", "--etcd-port", etcd, "--data", data),
 		}
 	}
 	for _, p := range c.infra {
-		if err := p.start(); err != nil {
+		if err := p.Start(); err != nil {
 			return err
 		}
 	}
@@ -205,27 +205,31 @@ func (c *Cluster) NATSAddr() string { return fmt.Sprintf("127.0.0.1:%d", c.ports
 func (c *Cluster) EtcdAddr() string { return fmt.Sprintf("127.0.0.1:%d", c.ports[1]) }
 
 // Infra is the process of NATS and etcd, or one of each in this order.
-func (c *Cluster) Infra() []*Process { return c.infra }
+func (c *Cluster) Infra() []*process.Process { return c.infra }
 
-func (c *Cluster) process(name string, args ...string) *Process {
-	return &Process{Name: name, args: args, c: c}
+func (c *Cluster) process(name string, args ...string) *process.Process {
+	cfg := process.Config{Name: name, Command: append(slices.Clip(c.cfg.Binary), args...), Log: filepath.Join(c.cfg.Dir, name+".log")}
+	if c.cfg.Env != nil {
+		cfg.Environ = func() []string { return c.cfg.Env(c, name) }
+	}
+	return process.New(cfg)
 }
 
 // node makes a process with a configuration file, and does not start it.
 func (c *Cluster) node(command, id, text string) (*Node, error) {
 	n := &Node{ID: id}
 	var err error
-	if n.Port, err = FreePort(); err != nil {
+	if n.Port, err = process.FreePort(); err != nil {
 		return nil, err
 	}
-	if n.OpsPort, err = FreePort(); err != nil {
+	if n.OpsPort, err = process.FreePort(); err != nil {
 		return nil, err
 	}
-	path := c.configPath(id)
-	n.Process = c.process(id, command, "--config", path)
+	n.config = filepath.Join(c.cfg.Dir, id+".yaml")
+	n.Process = c.process(id, command, "--config", n.config)
 	shared := fmt.Sprintf("id: %s\nlisten: %s\nops_listen: 127.0.0.1:%d\nnats: {urls: [\"nats://127.0.0.1:%d\"]}\netcd: {endpoints: [\"http://127.0.0.1:%d\"]}\n",
 		id, n.Addr(), n.OpsPort, c.ports[0], c.ports[1])
-	if err := os.WriteFile(path, []byte(shared+strings.ReplaceAll(text, "{url}", n.URL())), 0o600); err != nil {
+	if err := os.WriteFile(n.config, []byte(shared+strings.ReplaceAll(text, "{url}", n.URL())), 0o600); err != nil {
 		return nil, err
 	}
 	return n, nil
@@ -234,15 +238,13 @@ func (c *Cluster) node(command, id, text string) (*Node, error) {
 // Configure adds YAML lines to the node's file, for its next start. They must name keys
 // that it does not have yet.
 func (n *Node) Configure(text string) error {
-	f, err := os.OpenFile(n.c.configPath(n.ID), os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(n.config, os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
 }
-
-func (c *Cluster) configPath(id string) string { return filepath.Join(c.cfg.Dir, id+".yaml") }
 
 func (c *Cluster) addRouter(i int) error {
 	store := fmt.Sprintf("store: {sqlite: %q}\n", filepath.Join(c.cfg.Dir, "history.db"))
@@ -254,7 +256,7 @@ func (c *Cluster) addRouter(i int) error {
 		return err
 	}
 	c.routers = append(c.routers, n)
-	return n.start()
+	return n.Start()
 }
 
 // prepareEdge names one: edge-1, edge-2, … {url} in its configuration stands for its
@@ -282,7 +284,7 @@ func (c *Cluster) AddEdge() (*Node, error) {
 		return nil, errors.New("all edges were started")
 	}
 	n := c.edges[c.started]
-	if err := n.start(); err != nil {
+	if err := n.Start(); err != nil {
 		return nil, err
 	}
 	c.started++
@@ -293,20 +295,20 @@ func (c *Cluster) AddEdge() (*Node, error) {
 func (c *Cluster) Dir() string { return c.cfg.Dir }
 
 // Routers are all that were started.
-func (c *Cluster) Routers() []*Node { return append([]*Node(nil), c.routers...) }
+func (c *Cluster) Routers() []*Node { return slices.Clone(c.routers) }
 
 // Edges are all that were started, those that have ended too.
 func (c *Cluster) Edges() []*Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]*Node(nil), c.edges[:c.started]...)
+	return slices.Clone(c.edges[:c.started])
 }
 
 // Planned are all edges, with those that were not started yet.
 func (c *Cluster) Planned() []*Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]*Node(nil), c.edges...)
+	return slices.Clone(c.edges)
 }
 
 // AwaitReady waits until a node serves.
@@ -360,8 +362,8 @@ func (c *Cluster) Dial(n *Node) (*grpc.ClientConn, error) {
 }
 
 // Processes are all of ours but the store.
-func (c *Cluster) Processes() []*Process {
-	all := append([]*Process(nil), c.infra...)
+func (c *Cluster) Processes() []*process.Process {
+	all := slices.Clone(c.infra)
 	for _, n := range append(c.Routers(), c.Edges()...) {
 		all = append(all, n.Process)
 	}
@@ -387,33 +389,4 @@ func (c *Cluster) Close() error {
 		errs = append(errs, os.RemoveAll(c.cfg.Dir))
 	}
 	return errors.Join(errs...)
-}
-
-// Ports for servers: below those that clients are given.
-const (
-	firstPort = 12_000
-	lastPort  = 32_000
-)
-
-// given holds the ports that this process has handed out: who got one listens on it
-// only later, an edge in reserve minutes later. The one variable of its kind, since
-// clusters side by side share nothing else.
-var given sync.Map // port -> struct{}
-
-// FreePort is a port of the loopback on which nobody listens now, and that nobody else
-// in this process has got.
-func FreePort() (int, error) {
-	var last error
-	for range 1000 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		if _, taken := given.LoadOrStore(port, struct{}{}); taken {
-			continue
-		}
-		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			return port, ln.Close()
-		}
-		last = err
-	}
-	return 0, fmt.Errorf("no free port: %w", last)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
-	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/infra"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/cmd/internal/run"
@@ -29,9 +28,21 @@ func Part(args []string, between func(history.Store) history.Store) (exitCode in
 	case "infra":
 		part = func(ctx, _ context.Context) error { return runInfra(ctx, rest) }
 	case "router":
-		part = func(ctx, abort context.Context) error { return runRouter(ctx, abort, rest, between) }
+		part = func(ctx, abort context.Context) error {
+			from, err := source(rest)
+			if err != nil {
+				return err
+			}
+			return routernode.Run(ctx, abort, from, between)
+		}
 	case "gateway":
-		part = func(ctx, abort context.Context) error { return runEdge(ctx, abort, rest) }
+		part = func(ctx, abort context.Context) error {
+			from, err := source(rest)
+			if err != nil {
+				return err
+			}
+			return edgenode.Run(ctx, abort, from)
+		}
 	default:
 		return 0, false
 	}
@@ -65,46 +76,4 @@ func source(args []string) (config.Source, error) {
 		return config.Source{}, fmt.Errorf("unknown arguments %q", args)
 	}
 	return config.Flags{Config: args[1]}.Source(os.Environ()), nil
-}
-
-func runRouter(ctx, abort context.Context, args []string, between func(history.Store) history.Store) error {
-	src, err := source(args)
-	if err != nil {
-		return err
-	}
-	file, err := routernode.Load(src)
-	if err != nil {
-		return err
-	}
-	log, err := run.NewLog(os.Stderr, file.LogLevel)
-	if err != nil {
-		return err
-	}
-	node, err := routernode.New(ctx, file, routernode.Options{Log: log, Between: between})
-	if err != nil {
-		return err
-	}
-	return node.Run(ctx, abort)
-}
-
-func runEdge(ctx, abort context.Context, args []string) error {
-	src, err := source(args)
-	if err != nil {
-		return err
-	}
-	read := func() (*gatewayfile.File, error) { return gatewayfile.Load(src) }
-	file, err := read()
-	if err != nil {
-		return err
-	}
-	log, err := run.NewLog(os.Stderr, file.LogLevel)
-	if err != nil {
-		return err
-	}
-	node, err := edgenode.New(ctx, file, log)
-	if err != nil {
-		return err
-	}
-	node.ReadAgain(read)
-	return node.Run(ctx, abort)
 }

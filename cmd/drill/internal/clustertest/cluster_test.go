@@ -1,12 +1,9 @@
-// Package clustertest runs whole clusters as separate processes, kills parts of them,
-// and asks clients what they saw.
 package clustertest
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,9 +18,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/gateway/client"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
-	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
 
 var binary string
@@ -33,10 +30,8 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	binary = filepath.Join(dir, "spillway")
-	build := exec.Command("go", "build", "-o", binary, "github.com/spillway-io/spillway/cmd/spillway")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build spillway: %v\n%s", err, out)
+	if binary, err = process.Build("cmd/spillway", dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -52,7 +47,7 @@ type testCluster struct {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	port, err := cluster.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,30 +56,14 @@ func freePort(t *testing.T) int {
 
 func newCluster(t *testing.T) *testCluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Config{
-		Binary: []string{binary}, Dir: t.TempDir(), Store: cluster.Postgres, Edges: 3, SeparateInfra: true,
+	c := Start(t, cluster.Config{
+		Binary: []string{binary}, Store: cluster.Postgres, Edges: 3, SeparateInfra: true,
 		Namespaces: "{chat: {publish: everyone, subscribe: everyone}}",
 		Edge: func(*cluster.Cluster, int) string {
 			return "advertise_url: \"{url}\"\nauth: {anonymous: true}\ndrain: {deadline: 3s}\n"
 		},
 	})
-	if errors.Is(err, pgserver.ErrNotInstalled) && os.Getenv("CI") != "true" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	tc := &testCluster{c, t}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range c.Processes() {
-				t.Logf("%s:\n%s", p.Name, p.LogTail(15))
-			}
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	tc.waitForNodes(5)
 	return tc
 }
@@ -103,7 +82,7 @@ func (c *testCluster) node(id string) *cluster.Node {
 
 func (c *testCluster) url(edge string) string { return c.node(edge).URL() }
 
-func (c *testCluster) kill(p *cluster.Process) {
+func (c *testCluster) kill(p *process.Process) {
 	c.t.Helper()
 	if err := p.Kill(); err != nil {
 		c.t.Fatal(err)
@@ -136,22 +115,9 @@ func (c *testCluster) nodes(router string) map[string]string {
 
 func (c *testCluster) waitForNodes(n int) {
 	c.t.Helper()
-	eventually(c.t, 60*time.Second, fmt.Sprintf("both routers see %d nodes", n), func() bool {
+	Eventually(c.t, 60*time.Second, fmt.Sprintf("both routers see %d nodes", n), func() bool {
 		return len(c.nodes("router-1")) == n && len(c.nodes("router-2")) == n
 	})
-}
-
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(within)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not: %s", within, what)
-		}
-		<-tick.C
-	}
 }
 
 // publisher publishes numbered events, each again with its key until it is acked.
@@ -273,7 +239,7 @@ func (w *watcher) verify(t *testing.T, name string, p *publisher) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for channel, acked := range p.acked {
-		eventually(t, 60*time.Second, fmt.Sprintf("%s has %d events of %s", name, len(acked), channel), func() bool {
+		Eventually(t, 60*time.Second, fmt.Sprintf("%s has %d events of %s", name, len(acked), channel), func() bool {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return len(w.events[channel]) >= len(acked)
@@ -360,7 +326,7 @@ func TestNATSAndEtcdMayVanish(t *testing.T) {
 	late := c.watch(all, c.url("edge-2"))
 	<-away.C
 	for _, p := range c.Infra() {
-		if err := p.Restart(); err != nil {
+		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -386,7 +352,7 @@ func TestNATSAndEtcdMayVanish(t *testing.T) {
 	}
 	p.run(all, 30, 5)
 	early.verify(t, "the client from before", p)
-	eventually(t, 30*time.Second, "the client from meanwhile has the newest events", func() bool {
+	Eventually(t, 30*time.Second, "the client from meanwhile has the newest events", func() bool {
 		late.mu.Lock()
 		defer late.mu.Unlock()
 		for _, channel := range all {
@@ -462,19 +428,23 @@ func TestMistakesAreOneLineAndExitTwo(t *testing.T) {
 func TestDevRunsTheMainJobAndStopsCleanly(t *testing.T) {
 	grpcPort, wsPort := freePort(t), freePort(t)
 	tmp := t.TempDir()
-	cmd := exec.Command(binary, "dev", "--edges", "1", "--grpc-port", fmt.Sprint(grpcPort), "--ws-port", fmt.Sprint(wsPort), "--http-port", "0", "--ops-port", "0")
-	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
-	stdout, err := cmd.StdoutPipe()
+	up := make(chan struct{})
+	dev, err := process.Start(process.Config{
+		Name: "dev", Env: []string{"TMPDIR=" + tmp},
+		Command: []string{binary, "dev", "--edges", "1", "--grpc-port", fmt.Sprint(grpcPort), "--ws-port", fmt.Sprint(wsPort), "--http-port", "0", "--ops-port", "0"},
+		Line: func(line []byte) {
+			if bytes.HasPrefix(line, []byte("ctrl-C")) {
+				close(up)
+			}
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Process.Kill()
-	lines := bufio.NewScanner(stdout)
-	for lines.Scan() && !strings.HasPrefix(lines.Text(), "ctrl-C") {
+	defer dev.Kill()
+	select {
+	case <-up:
+	case <-dev.Done():
 	}
 	server, edge := fmt.Sprintf("127.0.0.1:%d", grpcPort), fmt.Sprintf("ws://127.0.0.1:%d/v1/ws", wsPort)
 	got := make(chan client.Event, 10)
@@ -515,9 +485,11 @@ func TestDevRunsTheMainJobAndStopsCleanly(t *testing.T) {
 		t.Errorf("nodes: %d %s", code, out)
 	}
 	cl.Close()
-	cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("dev ended with %v", err)
+	if err := dev.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if <-dev.Done(); dev.ExitCode() != 0 {
+		t.Errorf("dev ended with %d", dev.ExitCode())
 	}
 	if left, _ := os.ReadDir(tmp); len(left) > 0 {
 		t.Errorf("dev left %v behind", left)

@@ -5,9 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 )
 
 // TestAForeignClientGetsEveryWebhook plays real webhook bodies to npm's ws.
@@ -35,17 +36,15 @@ func TestAForeignClientGetsEveryWebhook(t *testing.T) {
 		t.Fatalf("npm install: %v\n%s", err, out)
 	}
 	grpcPort, wsPort := freePort(t), freePort(t)
-	dev := exec.Command(binary, "dev", "--edges", "1", "--grpc-port", fmt.Sprint(grpcPort), "--ws-port", fmt.Sprint(wsPort), "--http-port", "0", "--ops-port", "0")
-	dev.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := dev.Start(); err != nil {
+	dev, err := process.Start(process.Config{Name: "dev", Command: []string{
+		binary, "dev", "--edges", "1", "--grpc-port", fmt.Sprint(grpcPort), "--ws-port", fmt.Sprint(wsPort), "--http-port", "0", "--ops-port", "0",
+	}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = dev.Process.Kill()
-		_ = dev.Wait()
-	})
+	t.Cleanup(func() { _ = dev.Kill() })
 	router := fmt.Sprintf("127.0.0.1:%d", grpcPort)
-	eventually(t, 30*time.Second, "dev is up", func() bool {
+	Eventually(t, 30*time.Second, "dev is up", func() bool {
 		return exec.CommandContext(t.Context(), binary, "nodes", "--server", router).Run() == nil
 	})
 	play := exec.CommandContext(t.Context(), "node", "webhooks.mjs", binary, router, fmt.Sprintf("ws://127.0.0.1:%d/v1/ws", wsPort))

@@ -20,25 +20,17 @@ import (
 // client; a namespace that is full says when to come back, over HTTP and to clients.
 func TestPostedEventsReachClients(t *testing.T) {
 	api := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	c, err := cluster.Start(t.Context(), cluster.Config{
-		Binary: []string{binary}, Dir: t.TempDir(), Store: cluster.SQLite, Edges: 1,
+	c := Start(t, cluster.Config{
+		Binary: []string{binary}, Store: cluster.SQLite, Edges: 1,
 		Namespaces: "{chat: {publish: everyone, subscribe: everyone}, slow: {publish: everyone, subscribe: everyone, publish_per_second: 1, publish_burst: 2}}",
 		Router:     "http_listen: " + api + "\n",
 		Edge:       func(*cluster.Cluster, int) string { return "advertise_url: \"{url}\"\nauth: {anonymous: true}\n" },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 	w := (&testCluster{c, t}).watch([]string{"chat:a"}, c.Edges()[0].URL())
 	if status, _, text := post(t, api, "/v1/publish", `{"channel":"chat:a","data":{ "n": 9007199254740993 }}`); status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
-	eventually(t, 20*time.Second, "the client has the event", func() bool {
+	Eventually(t, 20*time.Second, "the client has the event", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.events["chat:a"]) == 1 && w.events["chat:a"][0] == `{"n":9007199254740993}`
@@ -48,14 +40,14 @@ func TestPostedEventsReachClients(t *testing.T) {
 		t.Errorf("%d %v %s", status, header, text)
 	}
 	// The rest of the rate may come back meanwhile: it is used up again by trying.
-	eventually(t, 20*time.Second, "429", func() bool {
+	Eventually(t, 20*time.Second, "429", func() bool {
 		status, header, text = post(t, api, "/v1/publish", `{"channel":"slow:a","data":2}`)
 		return status == 429 && header.Get("Retry-After") != "" && strings.Contains(text, `"code":"resource_exhausted"`)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	eventually(t, 20*time.Second, "rate_limited", func() bool {
-		_, err = w.client.Publish(ctx, "slow:a", json.RawMessage("3"))
+	Eventually(t, 20*time.Second, "rate_limited", func() bool {
+		_, err := w.client.Publish(ctx, "slow:a", json.RawMessage("3"))
 		var refused *client.Error
 		return errors.As(err, &refused) && refused.Code == "rate_limited" && refused.Temporary && refused.RetryAfter > 0
 	})

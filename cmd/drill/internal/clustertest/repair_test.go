@@ -2,12 +2,10 @@ package clustertest
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/spillway-io/spillway/cmd/drill/internal/torture/busproxy"
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
 
 var long = flag.Bool("long", false, "cuts last 20 s")
@@ -26,7 +23,7 @@ var long = flag.Bool("long", false, "cuts last 20 s")
 // startRepair runs a cluster whose processes reach the NATS server that url names.
 func startRepair(t *testing.T, cfg cluster.Config, url func(c *cluster.Cluster, process string) string) *testCluster {
 	t.Helper()
-	cfg.Binary, cfg.Dir = []string{binary}, t.TempDir()
+	cfg.Binary = []string{binary}
 	cfg.Namespaces = "{chat: {publish: everyone, subscribe: everyone}}"
 	cfg.Edge = func(*cluster.Cluster, int) string {
 		return "advertise_url: \"{url}\"\nauth: {anonymous: true}\ndrain: {deadline: 3s}\n"
@@ -37,24 +34,7 @@ func startRepair(t *testing.T, cfg cluster.Config, url func(c *cluster.Cluster, 
 		}
 		return nil
 	}
-	c, err := cluster.Start(t.Context(), cfg)
-	if errors.Is(err, pgserver.ErrNotInstalled) && os.Getenv("CI") != "true" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range c.Processes() {
-				t.Logf("%s:\n%s", p.Name, p.LogTail(15))
-			}
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return &testCluster{c, t}
+	return &testCluster{Start(t, cfg), t}
 }
 
 // times is when a watcher first had an event of each channel, polled each 5 ms.
@@ -265,7 +245,7 @@ func TestACutRouteBetweenNATSServersLosesNothing(t *testing.T) {
 	way := newRoute(t, near.ClusterAddr().String())
 	far := startNATS(t, "far", way.ln.Addr().String())
 	joined := func() bool { return near.NumRoutes() > 0 && far.NumRoutes() > 0 }
-	eventually(t, 20*time.Second, "the route is up", joined)
+	Eventually(t, 20*time.Second, "the route is up", joined)
 	c := startRepair(t, cluster.Config{Store: cluster.SQLite, Edges: 2}, func(_ *cluster.Cluster, process string) string {
 		switch process {
 		case "infra":
@@ -275,7 +255,7 @@ func TestACutRouteBetweenNATSServersLosesNothing(t *testing.T) {
 		}
 		return near.ClientURL()
 	})
-	eventually(t, 60*time.Second, "all are members", func() bool { return len(c.nodes("router-1")) == 3 })
+	Eventually(t, 60*time.Second, "all are members", func() bool { return len(c.nodes("router-1")) == 3 })
 	all := channels(20)
 	p := c.publisher("router-1")
 	here, beyond := c.watch(all, c.url("edge-1")), c.watch(all, c.url("edge-2"))
@@ -286,7 +266,7 @@ func TestACutRouteBetweenNATSServersLosesNothing(t *testing.T) {
 
 	way.set(true)
 	began := time.Now()
-	eventually(t, 10*time.Second, "the route is down", func() bool { return near.NumRoutes() == 0 && far.NumRoutes() == 0 })
+	Eventually(t, 10*time.Second, "the route is down", func() bool { return near.NumRoutes() == 0 && far.NumRoutes() == 0 })
 	var delays []time.Duration
 	n := 2
 	for ; time.Since(began) < cut; n++ {
@@ -315,7 +295,7 @@ func TestACutRouteBetweenNATSServersLosesNothing(t *testing.T) {
 	returned := time.Now()
 	beyond.verify(t, "the client beyond", p)
 	t.Logf("%v after the way was open again the last event of the cut was there", time.Since(returned).Round(time.Millisecond))
-	eventually(t, 60*time.Second, "the route is up", joined)
+	Eventually(t, 60*time.Second, "the route is up", joined)
 	t.Logf("the route was up after %v", time.Since(returned).Round(time.Millisecond))
 	for range 3 {
 		p.run(all, n, 1)

@@ -44,7 +44,7 @@ func TestAKilledEdgeIsOneIncidentOnEveryRouter(t *testing.T) {
 	routers := map[string]routerv1.AdminServiceClient{}
 	for _, router := range []string{"router-1", "router-2"} {
 		routers[router] = routerv1.NewAdminServiceClient(c.dial(router))
-		eventually(t, 10*time.Second, router+" has heard of the clients", func() bool { return conns(ctx, routers[router], edges[0].Name) == clients })
+		Eventually(t, 10*time.Second, router+" has heard of the clients", func() bool { return conns(ctx, routers[router], edges[0].Name) == clients })
 	}
 	c.kill(edges[0].Process)
 	for name, admin := range routers {
@@ -57,7 +57,7 @@ func TestAKilledEdgeIsOneIncidentOnEveryRouter(t *testing.T) {
 			last = answer.Incidents
 			return len(last) == 1 && last[0].SettledMs != 0
 		}
-		eventually(t, 60*time.Second, name+" tells one incident that has settled", settled)
+		Eventually(t, 60*time.Second, name+" tells one incident that has settled", settled)
 		if len(last[0].Causes) != 1 {
 			t.Fatalf("%s tells %v", name, last)
 		}
@@ -89,10 +89,10 @@ func TestAKilledEdgeIsOneIncidentOnEveryRouter(t *testing.T) {
 	if err := router.Stop(20 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if err := router.Restart(); err != nil {
+	if err := router.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, "the new router knows who came back", func() bool {
+	Eventually(t, 60*time.Second, "the new router knows who came back", func() bool {
 		answer, err := routers["router-2"].GetArrivals(ctx, &routerv1.GetArrivalsRequest{})
 		back := uint32(0)
 		for _, w := range answer.GetWindows() {
@@ -121,12 +121,12 @@ func TestADrainedEdgeCountsAllWhomItTold(t *testing.T) {
 		}
 	}
 	admin := routerv1.NewAdminServiceClient(c.dial("router-1"))
-	eventually(t, 10*time.Second, "the router has heard of the clients", func() bool { return conns(ctx, admin, edges[0].Name) == clients })
+	Eventually(t, 10*time.Second, "the router has heard of the clients", func() bool { return conns(ctx, admin, edges[0].Name) == clients })
 	if err := edges[0].Stop(30 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	var last []*routerv1.Incident
-	eventually(t, 20*time.Second, "one incident with all clients", func() bool {
+	Eventually(t, 20*time.Second, "one incident with all clients", func() bool {
 		answer, err := admin.ListIncidents(ctx, &routerv1.ListIncidentsRequest{})
 		if err != nil {
 			return false

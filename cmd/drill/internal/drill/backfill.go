@@ -220,7 +220,7 @@ func (w *world) newRouters(settings string) error {
 	}
 	w.newest = time.Now()
 	for _, n := range w.c.Routers() {
-		if err := n.Restart(); err != nil {
+		if err := n.Start(); err != nil {
 			return err
 		}
 	}

@@ -3,27 +3,26 @@ package drill
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/router/history/historytest/pgserver"
 )
 
 var binary string
 
+// TestMain builds the program whose processes the drills are made of: without the race
+// detector, which is too slow for what they promise.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "spillway-drill-")
 	if err != nil {
 		panic(err)
 	}
-	binary = filepath.Join(dir, "drill")
-	build := exec.Command("go", "build", "-o", binary, "github.com/spillway-io/spillway/cmd/drill")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build drill: %v\n%s", err, out)
+	if binary, err = process.Build("cmd/drill", dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := m.Run()

@@ -6,10 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 
-	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/cmd/drill/internal/relay"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
@@ -17,7 +17,7 @@ import (
 // newFront starts the balancer that stands before all edges, those too that a scenario
 // starts later.
 func newFront(w *world) (front, error) {
-	port, err := cluster.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -43,10 +43,9 @@ func newFront(w *world) (front, error) {
 // command is this program, or the one that stands for it in tests.
 func (w *world) command(name string) ([]string, error) {
 	if len(w.o.Binary) > 0 {
-		return append(w.o.Binary[:len(w.o.Binary):len(w.o.Binary)], name), nil
+		return append(slices.Clip(w.o.Binary), name), nil
 	}
-	self, err := os.Executable()
-	return []string{self, name}, err
+	return process.Self(name)
 }
 
 // builtin is the small balancer of package relay.
@@ -58,7 +57,7 @@ func (b builtin) URL() string { return "ws://" + b.Addr() + "/v1/ws" }
 // needs two for a client.
 type haproxy struct {
 	addr  string
-	procs []*exec.Cmd
+	procs []*process.Process
 }
 
 const haproxyConns = 9_000 // of one process
@@ -80,19 +79,13 @@ func newHAProxy(w *world, addr string) (front, error) {
 	}
 	h := &haproxy{addr: addr}
 	for range (w.o.Clients + haproxyConns*4/5 - 1) / (haproxyConns * 4 / 5) {
-		log, err := os.OpenFile(filepath.Join(w.c.Dir(), "haproxy.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		p, err := process.Start(process.Config{
+			Name: "haproxy", Command: []string{path, "-db", "-f", file}, Log: filepath.Join(w.c.Dir(), "haproxy.log"),
+		})
 		if err != nil {
 			return nil, errors.Join(err, h.Close())
 		}
-		cmd := exec.Command(path, "-db", "-f", file)
-		cmd.Stdout, cmd.Stderr = log, log
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-		err = cmd.Start()
-		_ = log.Close()
-		if err != nil {
-			return nil, errors.Join(err, h.Close())
-		}
-		h.procs = append(h.procs, cmd)
+		h.procs = append(h.procs, p)
 	}
 	return h, nil
 }
@@ -101,10 +94,10 @@ func (h *haproxy) URL() string { return "ws://" + h.addr + "/v1/ws" }
 
 // Close kills all and waits.
 func (h *haproxy) Close() error {
+	var errs []error
 	for _, p := range h.procs {
-		_ = p.Process.Kill()
-		_ = p.Wait() // killed
+		errs = append(errs, p.Kill())
 	}
 	h.procs = nil
-	return nil
+	return errors.Join(errs...)
 }

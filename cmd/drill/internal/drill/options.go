@@ -43,7 +43,7 @@ type Options struct {
 	APIKeyFile string
 	CAFile     string
 
-	Binary []string  // the command spillway; default: this program
+	Binary []string  // cmd/drill; default: this program
 	Keep   string    // folder for configurations and logs of the cluster; "": removed at the end
 	Out    io.Writer // what it does, for people; nil: nothing
 

@@ -81,7 +81,7 @@ func (w *world) part(back bool) error {
 		for _, r := range w.c.Routers() {
 			do := r.Kill
 			if back {
-				do = r.Restart
+				do = r.Start
 			}
 			if err := do(); err != nil {
 				return err
@@ -94,7 +94,7 @@ func (w *world) part(back bool) error {
 		p = w.c.Infra()[1]
 	}
 	if back {
-		return p.Restart()
+		return p.Start()
 	}
 	return p.Kill()
 }

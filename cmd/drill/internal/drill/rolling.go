@@ -19,7 +19,7 @@ func (w *world) rolling() error {
 		if err := w.stopEdge(i); err != nil {
 			return err
 		}
-		if err := edge.Restart(); err != nil {
+		if err := edge.Start(); err != nil {
 			return err
 		}
 		if err := w.c.AwaitReady(w.ctx, edge); err != nil {

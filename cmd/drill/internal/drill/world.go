@@ -347,8 +347,8 @@ func (w *world) fill() error {
 	cfg.Policy, cfg.AttemptTimeout, cfg.Plain, cfg.CheckPayload = policy, timeout, w.o.Policy != "sdk", true
 	w.o.Generator(&cfg)
 	pc := loadgen.ParentConfig{Children: w.o.Generators}
-	if len(w.o.Binary) > 0 {
-		pc.Command = append(w.o.Binary[:len(w.o.Binary):len(w.o.Binary)], "loadgen")
+	if pc.Command, err = w.command("loadgen"); err != nil {
+		return err
 	}
 	if w.gen, err = loadgen.Start(w.ctx, pc, cfg); err != nil {
 		return err

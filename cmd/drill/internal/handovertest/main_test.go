@@ -1,7 +1,6 @@
 package handovertest
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
+	"github.com/spillway-io/spillway/cmd/drill/internal/clustertest"
 	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
 )
 
@@ -27,21 +27,11 @@ func TestMain(m *testing.M) {
 
 // newCluster runs routers on PostgreSQL, with a namespace of each durability.
 func newCluster(t *testing.T, routers int, more string) *cluster.Cluster {
-	pgtest.Shared(t) // skips where there is none
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
 	namespaces := ""
 	for name, durability := range kinds {
 		namespaces += fmt.Sprintf("%s: {history_size: 100000, history_ttl: 1h, durability: %s}, ", name, durability)
 	}
-	c, err := cluster.Start(ctx, cluster.Config{Routers: routers, Store: cluster.Postgres, Namespaces: "{" + namespaces + "}", Router: more})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+	return clustertest.Start(t, cluster.Config{
+		Routers: routers, Store: cluster.Postgres, Namespaces: "{" + namespaces + "}", Router: more, StartTime: 90 * time.Second,
 	})
-	return c
 }

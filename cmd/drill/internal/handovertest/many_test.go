@@ -5,9 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -136,21 +134,6 @@ func (w *crowd) loaded(while func()) []time.Duration {
 	return all
 }
 
-// memory reads a line of /proc/PID/status, in KiB; 0: the process has ended.
-func memory(pid int, line string) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for l := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(l, line+":"); ok {
-			n, _ := strconv.Atoi(strings.Fields(rest)[0])
-			return n
-		}
-	}
-	return 0
-}
-
-// resetPeak begins the peak of a process's memory anew.
-func resetPeak(pid int) { _ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) }
-
 // A router leaves with half of many channels: all go on where they were, and nobody who
 // publishes meanwhile hears an error. With -v it tells time, memory, and pauses.
 func TestManyChannelsAreHandedInOrder(t *testing.T) {
@@ -159,12 +142,12 @@ func TestManyChannelsAreHandedInOrder(t *testing.T) {
 	w := newCrowd(t, c, staying, *many)
 	w.all()
 	calm := w.loaded(func() { tick(time.Second) })
-	before := [2]int{memory(leaving.PID(), "VmRSS"), memory(staying.PID(), "VmRSS")}
-	pid := leaving.PID()
-	resetPeak(pid)
-	resetPeak(staying.PID())
+	giver, _ := leaving.Resident()
+	receiver, _ := staying.Resident()
+	leaving.ForgetPeak()
+	staying.ForgetPeak()
 	var took time.Duration
-	peak := 0
+	var peak int64
 	during := w.loaded(func() {
 		began := time.Now()
 		ended := make(chan error, 1)
@@ -178,7 +161,8 @@ func TestManyChannelsAreHandedInOrder(t *testing.T) {
 				took = time.Since(began)
 				return
 			default:
-				peak = max(peak, memory(pid, "VmHWM"))
+				_, now := leaving.Resident()
+				peak = max(peak, now)
 				tick(5 * time.Millisecond)
 			}
 		}
@@ -190,8 +174,8 @@ func TestManyChannelsAreHandedInOrder(t *testing.T) {
 	t.Logf("%d channels, half of them at the router that left; its stop took %v: %s", *many, took.Round(time.Millisecond), handed(leaving))
 	t.Logf("publishes before: p50 %v, p99 %v, longest %v of %d; during: p50 %v, p99 %v, longest %v of %d",
 		at(calm, .5), at(calm, .99), at(calm, 1), len(calm), at(during, .5), at(during, .99), at(during, 1), len(during))
-	t.Logf("resident, MiB: giver %d before, peak %d; receiver %d before, peak %d, then %d",
-		before[0]>>10, peak>>10, before[1]>>10, memory(staying.PID(), "VmHWM")>>10, memory(staying.PID(), "VmRSS")>>10)
+	then, most := staying.Resident()
+	t.Logf("resident, MiB: giver %d before, peak %d; receiver %d before, peak %d, then %d", giver>>20, peak>>20, receiver>>20, most>>20, then>>20)
 }
 
 // handed is what a router said of it.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/clustertest"
 	"github.com/spillway-io/spillway/cmd/internal/edgenode"
 	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/infra"
@@ -98,7 +99,7 @@ func (w *world) start(id string) {
 	w.mu.Lock()
 	w.nodes[id] = r
 	w.mu.Unlock()
-	eventually(w.t, id+" is ready", n.Ready)
+	clustertest.Eventually(w.t, patience, id+" is ready", n.Ready)
 }
 
 // stop is a SIGTERM and the wait for the end.
@@ -142,7 +143,7 @@ func (w *world) edge(id string) {
 			w.t.Error(err)
 		}
 	})
-	eventually(w.t, id+" is ready", n.Ready)
+	clustertest.Eventually(w.t, patience, id+" is ready", n.Ready)
 	w.urls = append(w.urls, "ws://"+n.Addr()+"/v1/ws")
 }
 
@@ -198,15 +199,6 @@ func tick(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	<-timer.C
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !is(); tick(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
 }
 
 // watcher is a client that notes what it hears.
@@ -358,7 +350,7 @@ func TestJoinAndRollingRestartOfRoutersAreNotSeen(t *testing.T) {
 	for _, v := range watchers {
 		for _, channel := range channels {
 			want := w.acked[channel]
-			eventually(t, fmt.Sprintf("%s has all of %s", v.name, channel), func() bool { return len(v.has(channel)) >= len(want) })
+			clustertest.Eventually(t, patience, fmt.Sprintf("%s has all of %s", v.name, channel), func() bool { return len(v.has(channel)) >= len(want) })
 			if got := v.has(channel); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s: %s: heard %d, acked %d", v.name, channel, len(got), len(want))
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
+	"github.com/spillway-io/spillway/cmd/drill/internal/clustertest"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
 
@@ -110,7 +111,7 @@ func (h *chain) stored(w *witness) {
 	from := uint64(0)
 	for more := true; more; {
 		var page *routerv1.ReadHistoryResponse
-		eventually(h.t, "history of "+w.channel, func() bool {
+		clustertest.Eventually(h.t, patience, "history of "+w.channel, func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
 			var err error
@@ -147,7 +148,7 @@ func TestFaultsWhileChannelsAreHanded(t *testing.T) {
 	ready := func(nodes ...*cluster.Node) {
 		for _, n := range nodes {
 			if !n.Running() {
-				must(n.Restart())
+				must(n.Start())
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -165,7 +166,7 @@ func TestFaultsWhileChannelsAreHanded(t *testing.T) {
 		load.Go(func() { h.publish(ctx, w, i) }) // ends with ctx
 	}
 	for _, w := range h.witnesses {
-		eventually(t, w.channel+" is published on", w.began.Load)
+		clustertest.Eventually(t, patience, w.channel+" is published on", w.began.Load)
 	}
 	faults := []struct {
 		name string

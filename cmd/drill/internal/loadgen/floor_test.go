@@ -1,14 +1,14 @@
 package loadgen
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 )
 
 // floorClients may be raised to see what a delivery costs:
@@ -24,43 +24,30 @@ func floorClients() int {
 func TestTheFloorServesTheGenerator(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	self, err := os.Executable()
+	self, err := process.Self()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), roleVariable+"=floor")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	ready := make(chan line, 1)
+	floor, err := process.Start(process.Config{Name: "floor", Command: self, Env: []string{roleVariable + "=floor"}, Line: func(text []byte) {
+		var v line
+		_ = json.Unmarshal(text, &v)
+		ready <- v
+	}})
 	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = in.Close()
-		if err := cmd.Wait(); err != nil {
+		if err := floor.Hush(closeGrace); err != nil {
 			t.Error(err)
 		}
 	}()
-	first, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ready line
-	if err := json.Unmarshal(first, &ready); err != nil || ready.Type != lineReady {
-		t.Fatalf("%s: %v", first, err)
-	}
+	first := <-ready
 	clients := floorClients()
 	cfg := Default()
-	cfg.Targets, cfg.Max, cfg.CheckPayload = []string{ready.Message}, clients, true
+	cfg.Targets, cfg.Max, cfg.CheckPayload = []string{first.Message}, clients, true
 	cfg.Subscriptions = []Subscription{{Format: "bench:0"}}
-	p, err := Start(ctx, ParentConfig{Command: []string{self}, Env: []string{roleVariable + "=generator"}, Children: 1}, cfg)
+	p, err := Start(ctx, ParentConfig{Command: self, Env: []string{roleVariable + "=generator"}, Children: 1}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +67,7 @@ func TestTheFloorServesTheGenerator(t *testing.T) {
 	}
 	const events = 50
 	began := time.Now()
-	if _, err := in.Write([]byte(`{"cmd":"write","n":50}` + "\n")); err != nil {
+	if err := floor.Tell(command{Cmd: "write", N: events}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.AwaitDeliveries(ctx, events*uint64(clients)); err != nil {

@@ -1,18 +1,17 @@
 package loadgen
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 )
 
 // Child is a generator as a process of its own: commands on stdin, lines on stdout.
@@ -26,14 +25,14 @@ func Child() error {
 const (
 	perChild   = 15_000 // clients of one child
 	closeGrace = 5 * time.Second
+	childCheck = time.Second // how often it is looked whether a child has ended
 )
 
 // ParentConfig says how child processes are started.
 type ParentConfig struct {
 	// Command runs Child; default: this program with the argument "loadgen".
 	Command []string
-	Env     []string  // added to ours
-	Stderr  io.Writer // of the children; nil: ours
+	Env     []string // added to ours
 	// Children is their number; 0: one for each 15,000 clients.
 	Children int
 	// Index of the first child among all generators of the machine: gives it source
@@ -51,17 +50,15 @@ type Parent struct {
 }
 
 type child struct {
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	most  int           // clients
-	lines chan line     // all but status; the reader closes it at the end
-	done  chan struct{} // closed when the process has ended and err was set
-	err   error
+	*process.Process
+	most  int       // clients
+	lines chan line // all but status
 
 	// guarded by Parent.mu
 	up         int
 	gone       int
 	deliveries uint64
+	last       string // why it ended, by its own word
 }
 
 // Start runs children for cfg.Max clients in all, each with its own numbers and, if
@@ -72,11 +69,10 @@ func Start(ctx context.Context, pc ParentConfig, cfg Config) (*Parent, error) {
 		n = (cfg.Max + perChild - 1) / perChild
 	}
 	if len(pc.Command) == 0 {
-		self, err := os.Executable()
-		if err != nil {
+		var err error
+		if pc.Command, err = process.Self("loadgen"); err != nil {
 			return nil, err
 		}
-		pc.Command = []string{self, "loadgen"}
 	}
 	p := &Parent{changed: make(chan struct{})}
 	for i := range n {
@@ -115,72 +111,45 @@ func onLoopback(targets []string) bool {
 }
 
 func (p *Parent) spawn(pc ParentConfig, most int) (*child, error) {
-	cmd := exec.Command(pc.Command[0], pc.Command[1:]...)
-	cmd.Env = append(os.Environ(), pc.Env...)
-	cmd.Stderr = pc.Stderr
-	if cmd.Stderr == nil {
-		cmd.Stderr = os.Stderr
+	c := &child{most: most, lines: make(chan line, 4)}
+	var err error
+	c.Process, err = process.Start(process.Config{
+		Name: "load generator", Command: pc.Command, Env: pc.Env, Line: func(text []byte) { p.hear(c, text) },
+	})
+	if err == nil {
+		p.children = append(p.children, c)
 	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	c := &child{cmd: cmd, in: in, most: most, lines: make(chan line, 4), done: make(chan struct{})}
-	p.children = append(p.children, c)
-	// Reads the child's lines until its stdout ends; Close ends the child and waits.
-	go p.read(c, out)
-	return c, nil
+	return c, err
 }
 
-func (p *Parent) read(c *child, out io.Reader) {
-	r := bufio.NewReaderSize(out, 64<<10)
-	var last string
-	for {
-		text, err := r.ReadBytes('\n')
-		if err != nil {
-			break
+// hear takes a line of a child.
+func (p *Parent) hear(c *child, text []byte) {
+	var v line
+	if json.Unmarshal(text, &v) != nil {
+		return
+	}
+	switch v.Type {
+	case lineStatus, lineError:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if v.Type == lineError {
+			c.last = v.Message
+			return
 		}
-		var v line
-		if json.Unmarshal(text, &v) != nil {
-			continue
-		}
-		switch v.Type {
-		case lineStatus:
-			p.mu.Lock()
-			c.up, c.gone, c.deliveries = v.Up, v.Gone, v.Deliveries
-			close(p.changed)
-			p.changed = make(chan struct{})
-			p.mu.Unlock()
-		case lineError:
-			last = v.Message
-		default:
-			select {
-			case c.lines <- v:
-			default: // answers to a question that was given up
-			}
+		c.up, c.gone, c.deliveries = v.Up, v.Gone, v.Deliveries
+		close(p.changed)
+		p.changed = make(chan struct{})
+	default:
+		select {
+		case c.lines <- v:
+		default: // answers to a question that was given up
 		}
 	}
-	c.err = c.cmd.Wait()
-	if last != "" {
-		c.err = errors.New(last)
-	}
-	close(c.done)
-	p.mu.Lock()
-	close(p.changed)
-	p.changed = make(chan struct{})
-	p.mu.Unlock()
 }
 
 // ask sends a command and waits for the line that answers it.
 func (p *Parent) ask(ctx context.Context, c *child, cmd command, answer string) (line, error) {
-	if err := c.tell(cmd); err != nil {
+	if err := p.tell(c, cmd); err != nil {
 		return line{}, err
 	}
 	for {
@@ -189,35 +158,34 @@ func (p *Parent) ask(ctx context.Context, c *child, cmd command, answer string) 
 			if v.Type == answer {
 				return v, nil
 			}
-		case <-c.done:
-			return line{}, c.ended()
+		case <-c.Done():
+			return line{}, p.ended(c)
 		case <-ctx.Done():
 			return line{}, ctx.Err()
 		}
 	}
 }
 
-func (c *child) tell(cmd command) error {
-	text, err := json.Marshal(cmd)
-	if err != nil {
+func (p *Parent) tell(c *child, cmd command) error {
+	err := c.Tell(cmd)
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-c.Done():
+		return p.ended(c)
+	case <-time.After(closeGrace):
 		return err
 	}
-	if _, err := c.in.Write(append(text, '\n')); err != nil {
-		select {
-		case <-c.done:
-			return c.ended()
-		case <-time.After(closeGrace):
-			return err
-		}
-	}
-	return nil
 }
 
-func (c *child) ended() error {
-	if c.err != nil {
-		return fmt.Errorf("child ended: %w", c.err)
+func (p *Parent) ended(c *child) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.last != "" {
+		return fmt.Errorf("load generator ended: %s", c.last)
 	}
-	return errors.New("child ended")
+	return fmt.Errorf("load generator ended with exit code %d", c.ExitCode())
 }
 
 // Want has the first n clients connected, those of all children taken evenly. It
@@ -231,7 +199,7 @@ func (p *Parent) Want(n int) error {
 	for _, c := range p.children {
 		own := n*(before+c.most)/total - n*before/total
 		before += c.most
-		if err := c.tell(command{Cmd: cmdWant, N: own}); err != nil {
+		if err := p.tell(c, command{Cmd: cmdWant, N: own}); err != nil {
 			return err
 		}
 	}
@@ -291,6 +259,17 @@ func (p *Parent) figures() (up int, deliveries uint64, changed <-chan struct{}) 
 	return up, deliveries, p.changed
 }
 
+// Usage is the memory of all children now, in bytes, and the processor time that they
+// have used.
+func (p *Parent) Usage() (resident int64, cpu time.Duration) {
+	for _, c := range p.children {
+		now, _ := c.Resident()
+		resident += now
+		cpu += c.CPU()
+	}
+	return resident, cpu
+}
+
 // most is how many clients there are, and how many of them stay away for good.
 func (p *Parent) most() (clients, gone int) {
 	p.mu.Lock()
@@ -321,10 +300,8 @@ func (p *Parent) await(ctx context.Context, clients int, enough func(up int, del
 			return nil
 		}
 		for _, c := range p.children {
-			select {
-			case <-c.done:
-				return c.ended()
-			default:
+			if !c.Running() {
+				return p.ended(c)
 			}
 		}
 		if most, gone := p.most(); clients > most-gone {
@@ -332,6 +309,7 @@ func (p *Parent) await(ctx context.Context, clients int, enough func(up int, del
 		}
 		select {
 		case <-changed:
+		case <-time.After(childCheck):
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %d clients up, %d deliveries", ctx.Err(), up, deliveries)
 		}
@@ -341,24 +319,15 @@ func (p *Parent) await(ctx context.Context, clients int, enough func(up int, del
 // Close ends all children, which reset their sockets, and waits for them: 5 s, then
 // they are killed. Idempotent.
 func (p *Parent) Close() error {
-	for _, c := range p.children {
-		_ = c.tell(command{Cmd: cmdStop})
-		_ = c.in.Close()
+	var errs []error
+	for _, c := range p.children { // all at once: each has thousands of sockets
+		_ = c.Tell(command{Cmd: cmdStop}) // the end of its input says the same
 	}
-	var err error
 	for _, c := range p.children {
-		timer := time.NewTimer(closeGrace)
-		select {
-		case <-c.done:
-		case <-timer.C:
-			_ = c.cmd.Process.Kill()
-			<-c.done
-			err = errors.Join(err, errors.New("a load generator had to be killed"))
-		}
-		timer.Stop()
+		errs = append(errs, c.Hush(closeGrace))
 	}
 	p.mu.Lock()
 	p.children = nil
 	p.mu.Unlock()
-	return err
+	return errors.Join(errs...)
 }

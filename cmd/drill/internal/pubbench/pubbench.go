@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +43,6 @@ type Options struct {
 	Window     int           // requests of a stream that are unanswered at most
 	Batch      int           // events of a request
 	Time       time.Duration // of a phase
-	Binary     []string      // the command spillway; default: this program
 	Keep       string        // folder for configurations and logs; "": removed at the end
 	Out        io.Writer     // what it does, for people; nil: nothing
 }
@@ -132,7 +130,7 @@ const clientConns = 4
 
 func one(ctx context.Context, o *Options, store string, report *Report) (err error) {
 	c, err := cluster.Start(ctx, cluster.Config{
-		Binary: o.Binary, Dir: o.Keep, Routers: 1, Store: store, Namespaces: "{bench: {history_size: 100000, history_ttl: 1h}}",
+		Dir: o.Keep, Routers: 1, Store: store, Namespaces: "{bench: {history_size: 100000, history_ttl: 1h}}",
 	})
 	if err != nil {
 		return err
@@ -346,7 +344,7 @@ type spent struct {
 func (b *bench) cpu() spent {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	s := spent{router: processCPU(b.router.PID()), client: time.Duration(u.Utime.Nano() + u.Stime.Nano())}
+	s := spent{router: b.router.CPU(), client: time.Duration(u.Utime.Nano() + u.Stime.Nano())}
 	if pg := b.c.Store(); pg != nil {
 		s.database = pg.CPU()
 	}
@@ -369,23 +367,6 @@ func (b *bench) cpu() spent {
 		}
 	}
 	return s
-}
-
-// processCPU is user and system time of a process (proc(5): fields 14 and 15 of stat, in
-// ticks of 10 ms).
-func processCPU(pid int) time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.ParseInt(fields[11], 10, 64)
-	system, _ := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // Print is a table in Markdown.

@@ -3,8 +3,6 @@ package pubbench
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,14 +10,18 @@ import (
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
 )
 
+// TestMain is the tests, or one process of a cluster.
+func TestMain(m *testing.M) {
+	if code, isPart := cluster.Part(os.Args[1:], nil); isPart {
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
 // Every event of a phase is acked by a real router, and the commits are told.
 func TestEveryPhaseIsMeasured(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "spillway")
-	if out, err := exec.Command("go", "build", "-o", binary, "github.com/spillway-io/spillway/cmd/spillway").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
 	o := Default()
-	o.Stores, o.Publishers, o.Channels, o.Batch, o.Time, o.Binary = []string{cluster.SQLite}, []int{1, 8}, 50, 3, 100*time.Millisecond, []string{binary}
+	o.Stores, o.Publishers, o.Channels, o.Batch, o.Time = []string{cluster.SQLite}, []int{1, 8}, 50, 3, 100*time.Millisecond
 	report, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -1,15 +1,12 @@
 package relay
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"syscall"
 	"time"
+
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 )
 
 // answerTime bounds one command, and closeTime the end of a process.
@@ -26,9 +23,8 @@ type Parent struct {
 }
 
 type child struct {
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	lines chan line // the reader closes it when the process has ended
+	*process.Process
+	lines chan line
 }
 
 // Start runs enough processes for that many connections. command runs Child.
@@ -49,56 +45,27 @@ func Start(command []string, cfg Config, conns int) (*Parent, error) {
 
 func startCommand(cfg Config) command { return command{Cmd: cmdStart, Config: &cfg} }
 
-func spawn(args []string) (*child, error) {
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	c := &child{cmd: cmd, in: in, lines: make(chan line, 4)}
-	// Reads answers until the process ends; Close waits for it.
-	go c.read(out)
-	return c, nil
-}
-
-func (c *child) read(out io.Reader) {
-	defer close(c.lines)
-	scanner := bufio.NewScanner(out)
-	for scanner.Scan() {
+func spawn(command []string) (*child, error) {
+	c := &child{lines: make(chan line, 4)}
+	var err error
+	c.Process, err = process.Start(process.Config{Name: "relay", Command: command, Line: func(text []byte) {
 		var v line
-		if json.Unmarshal(scanner.Bytes(), &v) != nil {
-			continue
+		if json.Unmarshal(text, &v) != nil {
+			return
 		}
 		select {
 		case c.lines <- v:
 		default: // an answer that was given up
 		}
-	}
-	_ = c.cmd.Wait() // its last line says why
+	}})
+	return c, err
 }
 
 func (c *child) ask(cmd command) (int, error) {
-	if err := c.tell(cmd); err != nil {
+	if err := c.Tell(cmd); err != nil {
 		return 0, err
 	}
 	return c.answer(cmd)
-}
-
-func (c *child) tell(cmd command) error {
-	text, err := json.Marshal(cmd)
-	if err == nil {
-		_, err = c.in.Write(append(text, '\n'))
-	}
-	return err
 }
 
 func (c *child) answer(cmd command) (int, error) {
@@ -106,15 +73,15 @@ func (c *child) answer(cmd command) (int, error) {
 	defer timer.Stop()
 	for {
 		select {
-		case v, ok := <-c.lines:
+		case v := <-c.lines:
 			switch {
-			case !ok:
-				return 0, errors.New("process ended")
 			case v.Type == "error":
 				return 0, errors.New(v.Message)
 			case v.Type == cmd.Cmd:
 				return v.N, nil
 			}
+		case <-c.Done():
+			return 0, errors.New("process ended")
 		case <-timer.C:
 			return 0, fmt.Errorf("no answer to %s", cmd.Cmd)
 		}
@@ -129,7 +96,7 @@ func (p *Parent) Addr() string { return p.addr }
 func (p *Parent) Cut(silent bool) (n int, err error) {
 	cmd := command{Cmd: cmdCut, Silent: silent}
 	for _, c := range p.children {
-		if err := c.tell(cmd); err != nil {
+		if err := c.Tell(cmd); err != nil {
 			return 0, err
 		}
 	}
@@ -145,22 +112,10 @@ func (p *Parent) Cut(silent bool) (n int, err error) {
 
 // Close ends all processes and their connections. Idempotent.
 func (p *Parent) Close() error {
+	var errs []error
 	for _, c := range p.children {
-		_ = c.in.Close()
-	}
-	var err error
-	for _, c := range p.children {
-		timer := time.NewTimer(closeTime)
-		for open := true; open; {
-			select {
-			case _, open = <-c.lines:
-			case <-timer.C:
-				_ = c.cmd.Process.Kill()
-				err = errors.Join(err, errors.New("a relay had to be killed"))
-			}
-		}
-		timer.Stop()
+		errs = append(errs, c.Hush(closeTime))
 	}
 	p.children = nil
-	return err
+	return errors.Join(errs...)
 }

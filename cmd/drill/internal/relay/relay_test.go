@@ -159,7 +159,7 @@ func TestNoWorkForWhoHasGivenUp(t *testing.T) {
 	p := start(t, Backend{Addr: countingBackend(t, "a", served)})
 	signal := func(s syscall.Signal) {
 		for _, c := range p.children {
-			if err := c.cmd.Process.Signal(s); err != nil {
+			if err := c.Signal(s); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/clustertest"
 	"github.com/spillway-io/spillway/gateway/feed"
 	"github.com/spillway-io/spillway/gateway/upstream"
 	"github.com/spillway-io/spillway/presence"
@@ -160,7 +161,7 @@ func (w *world) carry(t testing.TB) {
 				e.table.Pull(feed.Pull{Conn: 1, Sub: uint64(j), Channel: e.channel(j), First: true, MaxBytes: 1 << 16})
 			}
 		}
-		eventually(t, time.Minute, "the subscriptions have their verdicts", func() bool {
+		clustertest.Eventually(t, time.Minute, "the subscriptions have their verdicts", func() bool {
 			for _, e := range w.edges {
 				e.mu.Lock()
 				n := e.verdicts
@@ -210,20 +211,21 @@ func TestWhatABusLostToAllEdgesIsRepairedPaced(t *testing.T) {
 		}
 	})
 	w.carry(t)
+	rest, _ := r.resident()
 	t.Logf("%d edges with %d channels each of %d: subscribed after %v, router %.0f MiB, %v of CPU",
-		*edgesFlag, *channelsFlag, *distinctFlag, time.Since(began).Round(time.Millisecond), r.resident("VmRSS"), r.cpu())
-	eventually(t, time.Minute, "the checks of new interests are over", func() bool {
+		*edgesFlag, *channelsFlag, *distinctFlag, time.Since(began).Round(time.Millisecond), rest, r.CPU())
+	clustertest.Eventually(t, time.Minute, "the checks of new interests are over", func() bool {
 		return w.asks()["spillway_feed_asks_total,head"] >= float64(*edgesFlag**channelsFlag)
 	})
 
-	before, cpu := w.asks(), r.cpu()
-	r.forgetPeak()
-	rest := r.resident("VmRSS")
+	before, cpu := w.asks(), r.CPU()
+	r.ForgetPeak()
+	rest, _ = r.resident()
 	cut := time.Now()
 	w.bus.cutAt.Store(cut.UnixNano())
 	expected := publishFor(t, r, *cutFlag)
 	duringDelivered := w.delivered.Load()
-	during, cpuCut := w.asks(), r.cpu()
+	during, cpuCut := w.asks(), r.CPU()
 	w.bus.cutAt.Store(0)
 	w.bus.returns.Add(1)
 	back := time.Now()
@@ -236,8 +238,9 @@ func TestWhatABusLostToAllEdgesIsRepairedPaced(t *testing.T) {
 		<-time.After(10 * time.Millisecond)
 	}
 	repaired = time.Since(back)
-	after, cpuAll := w.asks(), r.cpu()
+	after, cpuAll := w.asks(), r.CPU()
 	m := r.metrics()
+	_, peak := r.resident()
 
 	report := func(name string, from, to map[string]float64, took time.Duration, cpu time.Duration) {
 		d := func(key string) float64 { return to[key] - from[key] }
@@ -250,7 +253,7 @@ func TestWhatABusLostToAllEdgesIsRepairedPaced(t *testing.T) {
 	report("cut", before, during, back.Sub(cut), cpuCut-cpu)
 	report("after the return", during, after, repaired, cpuAll-cpuCut)
 	t.Logf("%d deliveries owed, %d came during the cut; all were there %v after the return; router %.0f MiB before, %.0f MiB at the peak; answers shed %.0f, reads refused %.0f",
-		expected, duringDelivered, repaired.Round(time.Millisecond), rest, r.resident("VmHWM"), m["spillway_router_answers_shed_total"], m["spillway_router_reads_refused_total"])
+		expected, duringDelivered, repaired.Round(time.Millisecond), rest, peak, m["spillway_router_answers_shed_total"], m["spillway_router_reads_refused_total"])
 	w.mu.Lock()
 	slices.Sort(w.delay)
 	if n := len(w.delay); n > 0 {

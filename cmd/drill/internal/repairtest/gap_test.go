@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/clustertest"
 	"github.com/spillway-io/spillway/gateway"
 	gatewaybus "github.com/spillway-io/spillway/gateway/bus"
 	"github.com/spillway-io/spillway/gateway/client"
@@ -235,12 +236,12 @@ func TestWhatCannotBeRepairedIsAnnouncedOnceToEveryConn(t *testing.T) {
 			listeners := []*listener{p.listen(c.channel), p.listen(c.channel), p.listen(c.channel), p.listen(c.channel)}
 			p.publish(c.channel, 1)
 			for _, l := range listeners {
-				eventually(t, 10*time.Second, "the first event is there", func() bool { return l.at() == 1 })
+				clustertest.Eventually(t, 10*time.Second, "the first event is there", func() bool { return l.at() == 1 })
 			}
 			p.bus.lose.Store(true)
 			p.publish(c.channel, c.lost)
 			if c.channel == "short:a" {
-				eventually(t, 10*time.Second, "retention has been there", func() bool {
+				clustertest.Eventually(t, 10*time.Second, "retention has been there", func() bool {
 					page, err := p.his.ReadHistory(t.Context(), &routerv1.ReadHistoryRequest{Channel: c.channel, Limit: 1})
 					return err == nil && page.First >= 7
 				})
@@ -248,7 +249,7 @@ func TestWhatCannotBeRepairedIsAnnouncedOnceToEveryConn(t *testing.T) {
 			p.bus.lose.Store(false)
 			p.publish(c.channel, 1)
 			for i, l := range listeners {
-				eventually(t, 10*time.Second, "the last event is there", func() bool { return l.at() == 10 })
+				clustertest.Eventually(t, 10*time.Second, "the last event is there", func() bool { return l.at() == 10 })
 				l.mu.Lock()
 				t.Logf("conn %d: %v", i, l.heard)
 				if c.want != nil && !slices.Equal(l.heard, c.want) {

@@ -8,13 +8,11 @@ package repairtest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/peers"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -134,47 +133,29 @@ func gather(registry *prometheus.Registry) map[string]float64 {
 
 // child is a router as a process of its own.
 type child struct {
-	t    testing.TB
-	cmd  *exec.Cmd
-	in   *os.File
-	out  *bufio.Scanner
-	addr string
-	conn *grpc.ClientConn
+	*process.Process
+	t     testing.TB
+	lines chan []byte
+	addr  string
+	conn  *grpc.ClientConn
 }
 
 func startChild(t testing.TB) *child {
 	t.Helper()
-	self, err := os.Executable()
+	c := &child{t: t, lines: make(chan []byte, 4)}
+	command, err := process.Self()
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), childEnv+"="+t.TempDir()+"/history.db")
-	cmd.Stdin, cmd.Stderr = read, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	read.Close()
-	c := &child{t: t, cmd: cmd, in: write, out: bufio.NewScanner(out)}
-	c.out.Buffer(nil, 1<<20)
-	t.Cleanup(func() {
-		write.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+	c.Process, err = process.Start(process.Config{
+		Name: "router", Command: command, Env: []string{childEnv + "=" + t.TempDir() + "/history.db"},
+		Line: func(line []byte) { c.lines <- bytes.Clone(line) },
 	})
-	if !c.out.Scan() {
-		t.Fatal("the router did not start")
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.addr = c.out.Text()
+	t.Cleanup(func() { _ = c.Kill() })
+	c.addr = string(c.line())
 	if c.conn, err = grpc.NewClient(c.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
@@ -182,63 +163,32 @@ func startChild(t testing.TB) *child {
 	return c
 }
 
+func (c *child) line() []byte {
+	c.t.Helper()
+	select {
+	case line := <-c.lines:
+		return line
+	case <-c.Done():
+		c.t.Fatal("the router has ended")
+		return nil
+	}
+}
+
 // metrics asks for all counters and gauges.
 func (c *child) metrics() map[string]float64 {
 	c.t.Helper()
 	all := make(map[string]float64)
-	if _, err := c.in.WriteString("\n"); err != nil || !c.out.Scan() {
-		c.t.Fatal("the router is gone")
+	if err := c.Tell("metrics"); err != nil {
+		c.t.Fatal(err)
 	}
-	if err := json.Unmarshal(c.out.Bytes(), &all); err != nil {
+	if err := json.Unmarshal(c.line(), &all); err != nil {
 		c.t.Fatal(err)
 	}
 	return all
 }
 
-// cpu is the processor time that the router took so far.
-func (c *child) cpu() time.Duration {
-	c.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(text), ") ")
-	var user, system int64
-	fields := strings.Fields(after)
-	fmt.Sscan(fields[11], &user)
-	fmt.Sscan(fields[12], &system)
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 everywhere
-}
-
-// resident is VmRSS or VmHWM (the peak) in MiB.
-func (c *child) resident(which string) (mib float64) {
-	c.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, which+":"); ok {
-			fmt.Sscan(rest, &mib)
-		}
-	}
-	return mib / 1024
-}
-
-// forgetPeak lets VmHWM begin anew.
-func (c *child) forgetPeak() {
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", c.cmd.Process.Pid), []byte("5"), 0)
-}
-
-func eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(within)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not: %s", within, what)
-		}
-		<-tick.C
-	}
+// resident is its memory in MiB, now and at its highest.
+func (c *child) resident() (now, peak float64) {
+	a, b := c.Resident()
+	return float64(a) / (1 << 20), float64(b) / (1 << 20)
 }

@@ -73,7 +73,7 @@ func (tr *trial) killed(rng *rand.Rand, n *cluster.Node, most time.Duration) {
 	tr.must("kill", n.Kill())
 	tr.wait(rng, most)
 	tr.note("%s starts again", n.ID)
-	tr.must("restart", n.Restart())
+	tr.must("restart", n.Start())
 }
 
 func (tr *trial) killRouter(rng *rand.Rand) {
@@ -87,7 +87,7 @@ func (tr *trial) stopped(rng *rand.Rand, n *cluster.Node) {
 	tr.must("stop", n.Stop(stopTime))
 	tr.wait(rng, time.Second)
 	tr.note("%s starts again", n.ID)
-	tr.must("restart", n.Restart())
+	tr.must("restart", n.Start())
 }
 
 // stopTime is more than a stop may take.
@@ -115,7 +115,7 @@ func (tr *trial) killRouters(rng *rand.Rand) {
 	tr.wait(rng, time.Second)
 	for _, r := range tr.routers[:tr.members] {
 		tr.note("%s starts again", r.ID)
-		tr.must("restart", r.Restart())
+		tr.must("restart", r.Start())
 	}
 }
 
@@ -131,7 +131,7 @@ func (tr *trial) killInfra(rng *rand.Rand) {
 	tr.must("kill", p.Kill())
 	tr.wait(rng, 3*time.Second)
 	tr.note("%s starts again", p.Name)
-	tr.must("restart", p.Restart())
+	tr.must("restart", p.Start())
 }
 
 // node draws a router or an edge.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/cmd/drill/internal/torture/busproxy"
 	"github.com/spillway-io/spillway/cmd/drill/internal/torture/ledger"
 	"github.com/spillway-io/spillway/router/history"
@@ -147,17 +148,17 @@ func (tr *trial) env(c *cluster.Cluster, process string) []string {
 }
 
 // web is where a router takes calls over HTTP.
-func (tr *trial) web(process string) string {
+func (tr *trial) web(router string) string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	if tr.webs[process] == "" {
-		port, err := cluster.FreePort()
+	if tr.webs[router] == "" {
+		port, err := process.FreePort()
 		if err != nil {
 			panic(err) // no port on the loopback
 		}
-		tr.webs[process] = fmt.Sprintf("127.0.0.1:%d", port)
+		tr.webs[router] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
-	return tr.webs[process]
+	return tr.webs[router]
 }
 
 // proxy is what stands between a node and the bus.
