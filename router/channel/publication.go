@@ -81,9 +81,6 @@ var (
 	NotStored = Result{Code: codes.Unavailable, RetryAfter: time.Second, Message: "not stored: the store did not answer in time"}
 	Overflow  = Result{Code: codes.ResourceExhausted, RetryAfter: 250 * time.Millisecond, Message: "too many publishes are waiting; nothing was stored"}
 	NotOwner  = Result{Code: codes.Unavailable, RetryAfter: MovingRetry, Message: "not stored: the channel is moving to another router"}
-
-	racesLost = Result{Code: codes.Unavailable, RetryAfter: time.Second, Message: "not stored: other routers write to this channel"}
-	noOffsets = Result{Code: codes.FailedPrecondition, Message: "the channel has no offsets left"}
 )
 
 // Key is the idempotency key with whose it is.

@@ -1,0 +1,396 @@
+// Package channel is one channel as a router knows it: where it stands, the newest
+// events, what is published on it and waits, runs whose outcome the store has not told,
+// and whose turn it is to number it. A Channel is a pure state machine. Events go in as
+// calls (Publish, Take, Written, Ask, Read, Give, Accept …), what is to be done comes out
+// through Effects. There is no lock, clock, goroutine or I/O in this package, and no line
+// of it may bring one in: time and the view of the cluster come with each Step.
+//
+// A shard of router/table owns each Channel and makes all calls. router/api makes
+// Publications and Questions, router/writer fills in Runs, router/backfill ReadResults,
+// router/handover carries Handed channels.
+//
+// The way of a publication:
+//
+//	Publish -> pending -> Take -> with the writer -> Written -> sent, acked
+//	             ^                      |
+//	             |   lost the race,     |  outcome unknown: kept, and compared with
+//	             +--- store away -------+  what the store has before the next run
+//
+// A channel whose durability is none takes the same way, without the writer: its run is
+// numbered by memory and is Written at once (durability.go). Who may number a channel is
+// drawn in ownership.go.
+//
+// Invariants:
+//
+//	tail.first + len(tail.events) == head + 1     or the tail is empty
+//	shown >= (epoch, head)                        it outlives forgetting
+//	at most one run is with the writer; no run is taken while the channel is moving
+//	a publication is finished once; those of one channel are numbered in order of arrival
+//	(I2) offsets of one epoch have no holes; (I1) of a stored channel an event is sent
+//	and acked only after its run was stored
+//
+// Limits: what waits on one channel is bounded in bytes (Config.QueueBytes), the tail in
+// age, number and bytes, runs of unknown outcome in number, recent keys in number. What
+// all channels of a router hold together is bounded by router/table.
+//
+// Left out on purpose: which channels there are and which of them are let go
+// (router/table), the store, the bus, other routers.
+package channel
+
+import (
+	"time"
+
+	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
+	"github.com/spillway-io/spillway/router/views"
+)
+
+// Config is what all channels of a router have in common.
+type Config struct {
+	Router        string        // id of this router, told in envelopes
+	QueueBytes    int64         // publications that wait on one channel; past it they are refused
+	TailAge       time.Duration // events younger than this stay in a tail
+	TailEvents    int           // the newest that stay in a tail at any age
+	TailBytes     int64         // past this the oldest events of a tail go whatever they are
+	HandoverWait  time.Duration // longest a channel waits to be handed over to this router
+	HandoverGrace time.Duration // who lost a channel and has not handed it over serves it on for this long
+	KeepEvery     time.Duration // how often the store is told that a channel is in use; 0: never
+	RetrySpread   time.Duration // edges that were told UNAVAILABLE come back spread over this
+}
+
+// Step is what a call of a Channel sees of the world, and where it says what is to be done.
+type Step struct {
+	Config *Config
+	Out    Effects
+	Now    time.Time     // monotonic
+	Wall   time.Time     // the clock that events are stamped with
+	Look   views.Picture // of ownership
+}
+
+// Effects is what a Channel wants done. The shard that made the call carries it out or
+// lists it; nothing calls back into the Channel before the call has returned.
+type Effects interface {
+	// Ready lists the channel: it has publications for Take.
+	Ready()
+	// Fan sends an envelope on the bus.
+	Fan(*gatewayv1.Envelope)
+	// Finish answers a publication and gives back its place in the queue.
+	Finish(*Publication, Result)
+	// Drop gives back the place of a publication whose caller has given up.
+	Drop(*Publication)
+	// Pass sends publications on to the router that owns the channel.
+	Pass(to string, pubs []*Publication)
+	// Read asks the store; Read of the Channel is called with the result.
+	Read(*ReadQuery)
+	// Seek asks the other routers for the channel. Accept or Nobody follows, or nothing.
+	Seek()
+	// Watch lists the channel for Tick, until nothing is watched of it.
+	Watch()
+	// Offer lists the channel to be handed over: Give is called. first: before others.
+	Offer(to string, first bool)
+	// Repeat lists the channel, so that its head is repeated when it has been quiet.
+	Repeat()
+	// InUse notes that the store is to be told that the channel is in use; false: no room.
+	InUse() bool
+	// NewEpoch numbers an epoch of a channel without a store, above another.
+	NewEpoch(above uint64) uint64
+	// Jitter is a random part of a duration.
+	Jitter(time.Duration) time.Duration
+	// Count counts n of something that happened.
+	Count(c Counter, n int)
+}
+
+// Counter is something that channels count.
+type Counter uint8
+
+// The counters.
+const (
+	PublicationsTurned Counter = iota // told to come again, since their channel was moving
+	PublicationsPassed                // sent on to the channel's owner
+	AsksFromTail                      // answered from memory
+	AsksFromStore                     // answered after a read of the store
+	AsksUnavailable                   // told to come again
+	ClaimsRefused                     // epochs that an edge claimed to have seen too soon after another
+	RacesLost                         // runs that the store's fence refused
+	OutcomesUnknown                   // runs of which the store did not say whether it has them
+	HandoversArrived                  // channels that came while this router waited for them
+	HandoversTaken                    // channels that came
+	HandoversRefused                  // channels that came late, or are known already
+	HandoversLate                     // waits that ended without a hand-over
+	HandoversNobody                   // waits that ended because nobody has the channel
+	HandoversBusy                     // channels that could not be handed over, since a run was under way
+	counters
+)
+
+// Counters is how many there are.
+const Counters = int(counters)
+
+// Channel is what a router knows of one channel. All of it is soft: of a stored channel
+// the store knows better. It is owned by one goroutine.
+type Channel struct {
+	name    string
+	ns      *namespace.Namespace
+	rules   *rules
+	foreign bool // another's, and nothing of it is here: it only carries a question to the store
+
+	// position: a fact of some moment, so a lower bound of the truth
+	known   bool // epoch and head are set
+	epoch   uint64
+	head    uint64
+	floor   uint64   // oldest offset that the store had when it was last read; 0: not known
+	version uint64   // counts changes of epoch and head
+	base    Position // the epoch, and the head that it was first known with: what is older may be of another
+
+	// shown is the highest position that the store, an edge or another router has
+	// shown; it outlives forgetting. A store below it has lost history.
+	shown   Position
+	claimed time.Time // when an edge alone last brought about a new epoch
+
+	trust   views.Trust // when epoch, head and tail were last known to be the truth
+	vouched uint64      // revision up to which a hand-over vouches for the position; 0: none does
+	late    time.Time   // a run of unknown outcome may land until then: memory alone is no answer
+	tail    tail
+
+	// publications
+	pending      []*Publication // in order of arrival
+	pendingBytes int64
+	running      bool         // a run is with the writer
+	unknown      []UnknownRun // runs whose outcome is unknown; none later was stored yet
+	keys         *recentKeys  // of a channel that memory numbers
+
+	// handing over
+	own     ownership
+	offered bool      // is listed to be handed over
+	asked   request   // for the channel, the last one
+	moving  bool      // was given, and the receiver has not answered: nothing is taken
+	since   time.Time // moving: since when
+	held    time.Time // until then no run is taken, since it was found busy when it was to be given; zero: it was not
+	waiting []waiter  // questions that wait for a hand-over
+
+	lastPublish time.Time
+	kept        time.Time // when the store was last told of its use, or had events of it
+}
+
+// waiter is a question that waits until the channel is ours or another's.
+type waiter interface{ ask(*Channel, *Step) }
+
+// New makes a channel of which nothing is known.
+func New(name string, ns *namespace.Namespace) *Channel {
+	return &Channel{name: name, ns: ns, rules: &durabilities[ns.Durability]}
+}
+
+// NewForeign makes a channel that another router owns, for one question. Nothing is kept
+// in it.
+func NewForeign(name string, ns *namespace.Namespace) *Channel {
+	c := New(name, ns)
+	c.foreign = true
+	return c
+}
+
+// Name is that of the channel.
+func (c *Channel) Name() string { return c.name }
+
+// Namespace is the settings of the channel.
+func (c *Channel) Namespace() *namespace.Namespace { return c.ns }
+
+// Busy says that something under way refers to the channel, so that it must stay.
+func (c *Channel) Busy() bool {
+	return c.running || len(c.pending) > 0 || len(c.unknown) > 0 || c.offered || c.moving || len(c.waiting) > 0
+}
+
+// Volatile says that what is known of the channel is nowhere else: letting it go ends
+// its epoch.
+func (c *Channel) Volatile() bool { return c.known && c.rules.numberedBy == byMemory }
+
+// Let lets go of all that is held: the channel leaves the table, and lists may still
+// refer to it.
+func (c *Channel) Let() {
+	c.forget()
+	c.keys = nil
+}
+
+// Bytes is what tail and keys cost.
+func (c *Channel) Bytes() int64 { return c.tail.bytes + c.keys.size() }
+
+// Head is an envelope that repeats where the channel stands; nil: nothing is known, and
+// the repeating is another router's business.
+func (c *Channel) Head(s *Step) *gatewayv1.Envelope {
+	if !c.known {
+		return nil
+	}
+	return &gatewayv1.Envelope{Channel: c.name, Epoch: c.epoch, Head: c.head, Router: s.Config.Router, Base: c.baseAt(c.epoch, c.head)}
+}
+
+// LastPublish is when the channel was last published on here.
+func (c *Channel) LastPublish() time.Time { return c.lastPublish }
+
+// HasEvents says that the store has events of the channel, as far as memory knows;
+// false: it may have.
+func (c *Channel) HasEvents(wall time.Time) bool {
+	n := len(c.tail.events)
+	return n > 0 && (c.ns.HistoryTTL == 0 || int64(c.tail.events[n-1].TimeMs) > wall.Add(-c.ns.HistoryTTL).UnixMilli())
+}
+
+// use notes that somebody asks for the channel: without events or a note the store would
+// forget its row.
+func (c *Channel) use(s *Step) {
+	every := s.Config.KeepEvery
+	if every == 0 || c.rules.numberedBy == byMemory || !c.kept.IsZero() && s.Now.Sub(c.kept) < every {
+		return
+	}
+	if c.HasEvents(s.Wall) || s.Out.InUse() {
+		c.kept = s.Now
+	}
+}
+
+// sight is what this router sees of the channel now.
+func (c *Channel) sight(s *Step) sight {
+	v := sight{self: s.Look.Self(), known: c.known, revision: s.Look.Revision(), now: s.Look.Trust()}
+	v.owner, v.since = s.Look.Owner(c.name)
+	if c.own.owner(&v) == v.self {
+		held := c.own.state == ownHeld || c.own.state == ownLeaving
+		v.doubt = s.Look.Doubt(c.name, held, c.own.held, c.own.revision)
+	}
+	return v
+}
+
+// turn says whose turn it is to serve the channel. If it must wait, the others are asked.
+func (c *Channel) turn(s *Step) Turn {
+	if c.foreign {
+		return Pass
+	}
+	if c.own.state == ownHeld && c.own.held == s.Look.Trust() && !s.Look.Leaving() {
+		return Serve
+	}
+	v := c.sight(s)
+	before := c.own.state
+	turn := c.own.use(&v, s.Now, s.Config.HandoverWait, s.Config.HandoverGrace)
+	if c.own.state == ownAwaiting && before != ownAwaiting {
+		s.Out.Seek()
+		s.Out.Watch()
+	}
+	return turn
+}
+
+// trusted says that the position may be told without a look at the store.
+func (c *Channel) trusted(s *Step) bool {
+	if s.Now.Before(c.late) {
+		return false
+	}
+	// Nobody else numbers it before it is handed over, or was waited for.
+	if c.own.state == ownLeaving && s.Now.Sub(c.own.lost) < min(s.Config.HandoverWait, s.Config.HandoverGrace) {
+		return s.Look.TrustedUntilLost(c.name, c.trust, c.vouched)
+	}
+	return s.Look.Trusted(c.name, c.trust, c.vouched)
+}
+
+// baseAt is where an epoch began, as far as is known: at the latest at offset.
+func (c *Channel) baseAt(epoch, offset uint64) uint64 {
+	if c.base.Epoch != epoch {
+		return offset
+	}
+	return min(c.base.Offset, offset)
+}
+
+// forget drops what is believed of the channel: the next look at it loads.
+func (c *Channel) forget() {
+	c.known, c.epoch, c.head, c.floor = false, 0, 0, 0
+	c.version++
+	c.trust, c.vouched = views.Trust{}, 0
+	c.tail = tail{}
+}
+
+// move sets a new position that no event of ours led to.
+func (c *Channel) move(epoch, head uint64) {
+	if c.known && c.epoch == epoch && c.head == head {
+		return
+	}
+	c.known, c.epoch, c.head = true, epoch, head
+	c.shown = c.shown.Max(Position{epoch, head})
+	if c.base.Epoch != epoch {
+		c.base = Position{epoch, head}
+	}
+	c.floor = 0
+	if head == 0 {
+		c.floor = 1 // nothing can be missing
+	}
+	c.version++
+	c.tail = tail{}
+}
+
+// grow takes events that follow the head; the position was right, or the store would
+// have refused them.
+func (c *Channel) grow(s *Step, events []*gatewayv1.BusEvent) {
+	if len(c.tail.events) == 0 {
+		c.tail.first = events[0].Offset
+	}
+	c.tail.append(events, tailBounds{
+		before: uint64(max(0, s.Wall.Add(-s.Config.TailAge).UnixMilli())), events: s.Config.TailEvents, bytes: s.Config.TailBytes,
+	})
+	c.head = events[len(events)-1].Offset
+	c.shown = c.shown.Max(Position{c.epoch, c.head})
+	c.version++
+}
+
+// refill puts events that end at the head in place of a shorter tail.
+func (c *Channel) refill(events []*gatewayv1.BusEvent) {
+	if len(events) <= len(c.tail.events) || events[len(events)-1].Offset != c.head {
+		return
+	}
+	c.tail = tail{first: events[0].Offset}
+	c.tail.append(events, tailBounds{})
+}
+
+// load takes the position that a read of the store found. version is the channel's from
+// before the read: if it has moved since, only a larger position is newer.
+func (c *Channel) load(at Position, version uint64, trust views.Trust) {
+	if c.shown.Above(at) || version != c.version && !c.known {
+		return
+	}
+	if !c.known || c.epoch != at.Epoch || c.head != at.Offset {
+		c.move(at.Epoch, at.Offset)
+	}
+	c.trust = trust
+}
+
+// sent sends events that follow each other on the bus.
+func (c *Channel) sent(s *Step, epoch, base uint64, events []*gatewayv1.BusEvent) {
+	c.lastPublish = s.Now
+	s.Out.Repeat()
+	s.Out.Fan(&gatewayv1.Envelope{
+		Channel: c.name, Epoch: epoch, Head: events[len(events)-1].Offset, Events: events, Router: s.Config.Router, Base: base,
+	})
+}
+
+// BusEvents are events of the store as they go on the bus.
+func BusEvents(events []history.Event) []*gatewayv1.BusEvent {
+	var slab eventSlab
+	out := make([]*gatewayv1.BusEvent, len(events))
+	for i := range events {
+		out[i] = slab.next(len(events) - i)
+		fillEvent(out[i], &events[i])
+	}
+	return out
+}
+
+// slabEvents is how many events share an allocation. As long as one of them is in a
+// tail, the others are in memory too, with all that they carry, and not counted.
+const slabEvents = 16
+
+// eventSlab hands out the events of a run.
+type eventSlab []gatewayv1.BusEvent
+
+// next is one more of at most so many.
+func (b *eventSlab) next(left int) *gatewayv1.BusEvent {
+	if len(*b) == 0 {
+		*b = make([]gatewayv1.BusEvent, min(left, slabEvents))
+	}
+	e := &(*b)[0]
+	*b = (*b)[1:]
+	return e
+}
+
+func fillEvent(b *gatewayv1.BusEvent, e *history.Event) {
+	b.Offset, b.TimeMs, b.Data, b.Binary, b.From, b.Meta = e.Offset, uint64(max(0, e.TimeMS)), e.Data, e.Binary, e.From, e.Meta
+}
