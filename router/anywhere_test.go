@@ -17,6 +17,7 @@ import (
 	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // stretch is what a channel has: offsets floor..head of one epoch.
@@ -89,7 +90,7 @@ func anywhere(t *testing.T, store history.Store) {
 	n := start(t, store, func(c *Config) {
 		withHTTP(c)
 		c.ReadPace = 1 // nobody else asks the store
-		c.Namespaces["short"] = Namespace{HistorySize: 4, Recover: true, Subscribe: Everyone}
+		c.Namespaces["short"] = namespace.Namespace{HistorySize: 4, Recover: true, Subscribe: namespace.Everyone}
 	})
 	all, edge := stretches(n), n.sync()
 	for _, s := range all { // the odd ones all

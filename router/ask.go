@@ -8,11 +8,9 @@ import (
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/proto/wire"
+	machine "github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/namespace"
 )
-
-// maxPage is the most events of one answer.
-const maxPage = 1000
 
 const (
 	// Edges whose view is behind ask the old owner of a channel: for a moment it tells
@@ -24,7 +22,7 @@ const (
 // question is an Ask that has been looked at.
 type question struct {
 	ask      *gatewayv1.Ask
-	ns       *Namespace
+	ns       *namespace.Namespace
 	position bool
 	last     int
 	maxBytes int
@@ -34,43 +32,13 @@ type question struct {
 }
 
 // ask answers one question of an edge: from memory if that can be trusted, else
-// from the store. reply is called once, now or later, and must not block.
-func (r *Router) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.Answer)) {
-	ns, status, message := r.admitAsk(a)
-	if ns == nil {
-		r.metrics.asks.refused.Inc()
-		reply(&gatewayv1.Answer{Id: a.Id, Status: status, Message: message})
+// from the store.
+func (r *Router) ask(q *question) {
+	if q.ns.Durability == namespace.None {
+		r.askVolatile(q)
 		return
 	}
-	q := &question{ask: a, ns: ns, gone: gone, reply: reply, position: a.Epoch != nil, last: int(min(a.Last, maxPage))}
-	q.maxBytes = r.cfg.AnswerBytes
-	if a.MaxBytes > 0 {
-		q.maxBytes = min(q.maxBytes, int(a.MaxBytes))
-	}
-	wait := r.cfg.ReadDeadline
-	if a.DeadlineMs > 0 {
-		wait = min(wait, time.Duration(a.DeadlineMs)*time.Millisecond)
-	}
-	q.deadline = time.Now().Add(wait)
-	if ns.Durability == None {
-		r.askVolatile(q)
-	} else {
-		r.askCommitted(q)
-	}
-}
-
-func (r *Router) admitAsk(a *gatewayv1.Ask) (*Namespace, gatewayv1.Status, string) {
-	if err := wire.CheckChannel(a.Channel); err != nil {
-		return nil, gatewayv1.Status_STATUS_INVALID, err.Error()
-	}
-	ns := r.namespaces.of(a.Channel)
-	if ns == nil {
-		return nil, gatewayv1.Status_STATUS_NOT_FOUND, "unknown namespace"
-	}
-	if a.OpenOnly && ns.Subscribe != Everyone {
-		return nil, gatewayv1.Status_STATUS_FORBIDDEN, "the namespace needs a grant"
-	}
-	return ns, gatewayv1.Status_STATUS_OK, ""
+	r.askCommitted(q)
 }
 
 func (r *Router) askVolatile(q *question) {
@@ -107,7 +75,7 @@ func (r *Router) askVolatile(q *question) {
 // moving tells the edge to ask again soon: another router is about to own the channel.
 func (r *Router) moving(q *question) {
 	r.metrics.asks.unavailable.Inc()
-	q.reply(q.unavailable(movingRetry, "the channel is moving to another router"))
+	q.reply(q.unavailable(machine.MovingRetry, "the channel is moving to another router"))
 }
 
 // ownChannelLocked is a channel that is here, or ours by the view; else nil. Its shard
@@ -183,7 +151,7 @@ func (q *question) rangeKey() readKey {
 	if q.last > 0 {
 		return readKey{channel: q.ask.Channel, reverse: true, limit: q.last, maxBytes: q.maxBytes}
 	}
-	return readKey{channel: q.ask.Channel, after: q.ask.Offset, limit: maxPage, maxBytes: q.maxBytes}
+	return readKey{channel: q.ask.Channel, after: q.ask.Offset, limit: machine.MaxPage, maxBytes: q.maxBytes}
 }
 
 // belowSeen says that the edge knows of something newer than (epoch, head).
@@ -233,7 +201,7 @@ func (r *Router) unread(q *question, err error) {
 	if errors.Is(err, errTooManyReads) || errors.Is(err, context.Canceled) {
 		message = "the router is busy or leaving"
 	}
-	q.reply(q.unavailable(100*time.Millisecond+rand.N(r.cfg.RetrySpread), message))
+	q.reply(q.unavailable(100*time.Millisecond+rand.N(r.cfg.API.RetrySpread), message))
 }
 
 func (q *question) unavailable(after time.Duration, message string) *gatewayv1.Answer {
@@ -268,7 +236,7 @@ func (q *question) fromTailLocked(ch *channel) *gatewayv1.Answer {
 		return nil
 	default:
 		a.Recovered = true
-		a.Events, a.More = ch.tail.after(q.ask.Offset, maxPage, q.maxBytes)
+		a.Events, a.More = ch.tail.after(q.ask.Offset, machine.MaxPage, q.maxBytes)
 	}
 	return a
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
 	"github.com/spillway-io/spillway/router/history/postgres"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // Whatever comes back at once, the store has at most so many reads, and each question
@@ -124,7 +125,7 @@ func TestBackfillFromADatabase(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	n := start(t, store, func(c *Config) {
-		c.Namespaces["short"] = Namespace{HistorySize: 4, Recover: true, Subscribe: Everyone}
+		c.Namespaces["short"] = namespace.Namespace{HistorySize: 4, Recover: true, Subscribe: namespace.Everyone}
 	})
 	t.Run("any position is answered", func(t *testing.T) { n.anyPosition(t) })
 	t.Run("a late read is cancelled", func(t *testing.T) { n.lateRead(t, dsn) })
@@ -198,7 +199,7 @@ func (n *node) lateRead(t *testing.T, dsn string) {
 // Nothing is read for who has left: neither for an edge whose stream has ended, nor for a
 // backend that has hung up.
 func TestNothingIsReadForWhoHasLeft(t *testing.T) {
-	n := start(t, nil, func(c *Config) { c.Reads, c.ReadDeadline = 1, 15*time.Second })
+	n := start(t, nil, func(c *Config) { c.Reads, c.API.ReadDeadline = 1, 15*time.Second })
 	const channels = 50
 	for i := range channels {
 		channel := fmt.Sprint("chat:", i)
@@ -239,7 +240,7 @@ func TestNothingIsReadForWhoHasLeft(t *testing.T) {
 	eventually(t, "all wait", func() bool { return n.reads.depth() == channels })
 	leave()
 	<-hungUp
-	eventually(t, "the router has heard that the edge is gone", func() bool { return n.edges.Load() == 1 })
+	eventually(t, "the router has heard that the edge is gone", func() bool { return n.api.Edges() == 1 })
 	close(release)
 	if a := <-answered; a.Status != gatewayv1.Status_STATUS_OK {
 		t.Errorf("who stays: %v", a)

@@ -11,6 +11,8 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 	"github.com/spillway-io/spillway/router/history/sqlite"
@@ -52,30 +54,31 @@ func BenchmarkPublish(b *testing.B) {
 func benchmarkPublish(b *testing.B, store history.Store, namespace string) {
 	n := start(b, store, func(c *Config) { c.CacheBytes = 64 << 20 })
 	n.fan.bus = silentBus{}
-	channels := make([]string, 1000)
-	for i := range channels {
-		channels[i] = fmt.Sprintf("%s:%d", namespace, i)
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s:%d", namespace, i)
 	}
 	data := make([]byte, 128)
 	for i := range data {
 		data[i] = '1'
 	}
 	const batch = 100
+	engine := channels{n.Router}
 	b.ReportAllocs()
 	b.SetParallelism(16 / runtime.GOMAXPROCS(0))
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		at := 0
 		for {
-			c := newCall(batch)
-			pubs := make([]*publication, 0, batch)
-			block := make([]publication, batch)
+			c := machine.NewCall(batch)
+			pubs := make([]*machine.Publication, 0, batch)
+			block := make([]machine.Publication, batch)
 			for pb.Next() {
 				p := &block[len(pubs)]
-				p.channel, p.call = channels[at%len(channels)], c
-				p.event.Data = data
+				p.Channel, p.Call = names[at%len(names)], c
+				p.Namespace = n.namespaces.Of(p.Channel)
+				p.Event.Data, _ = wire.CompactJSON(data)
 				at += 7
-				n.admit(p)
 				if pubs = append(pubs, p); len(pubs) == batch {
 					break
 				}
@@ -83,9 +86,11 @@ func benchmarkPublish(b *testing.B, store history.Store, namespace string) {
 			if len(pubs) < batch {
 				return
 			}
-			n.publish(context.Background(), pubs, nil)
-			for _, res := range c.wait(context.Background(), pubs) {
-				if res.code != codes.OK {
+			for _, p := range pubs {
+				engine.Publish(p)
+			}
+			for _, res := range c.Wait(context.Background(), pubs) {
+				if res.Code != codes.OK {
 					b.Errorf("%v", res)
 					return
 				}
@@ -139,7 +144,7 @@ func BenchmarkAskFromTail(b *testing.B) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.sequencer.run(ctx, &r.sequencer.committed, r.sequencer.commit) }() // waited for below
 	for range 10 {
-		if res := r.publishForTest(attempt{channel: "chat:a", data: "1"}); res.code != codes.OK {
+		if res := r.publishForTest(attempt{channel: "chat:a", data: "1"}); res.Code != codes.OK {
 			b.Fatal(res)
 		}
 	}
@@ -149,7 +154,7 @@ func BenchmarkAskFromTail(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range b.N {
-		r.ask(ask, func() bool { return false }, func(a *gatewayv1.Answer) {
+		r.askForTest(ask, func() bool { return false }, func(a *gatewayv1.Answer) {
 			if len(a.Events) != 5 {
 				b.Fatal(a)
 			}

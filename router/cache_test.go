@@ -7,10 +7,11 @@ import (
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // use touches a channel as a question or a publish does, and gives it a tail if it has none.
-func (t *table) use(name string, ns *Namespace, events []*gatewayv1.BusEvent) {
+func (t *table) use(name string, ns *namespace.Namespace, events []*gatewayv1.BusEvent) {
 	s := t.lock(name)
 	ch := t.getLocked(s, name, ns)
 	if !ch.known {
@@ -32,7 +33,7 @@ func (t *table) has(name string) bool {
 func TestAScanEvictsNothingThatIsUsedOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, hot, scan, each = 8 << 20, 1_000, 100_000, 5
-		cache, ns := newTable(limit, newMetrics(nil, &sizes{})), &Namespace{}
+		cache, ns := newTable(limit, newMetrics(nil, &sizes{})), &namespace.Namespace{}
 		events := make([]*gatewayv1.BusEvent, each)
 		for i := range events {
 			events[i] = &gatewayv1.BusEvent{Offset: uint64(i + 1), TimeMs: 1, Data: make([]byte, 200)}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	machine "github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // shards splits the table of channels: a lock is held for map and slice work
@@ -23,7 +25,7 @@ const entryBytes = 536
 //	pending is in order of arrival; at most one run is in flight
 type channel struct {
 	name  string
-	ns    *Namespace
+	ns    *namespace.Namespace
 	shard *shard
 
 	// position: a fact of some moment, so a lower bound of the truth
@@ -44,7 +46,7 @@ type channel struct {
 	tail  tail
 
 	// publishes
-	pending      []*publication
+	pending      []*machine.Publication
 	pendingBytes int
 	ready        bool      // in the sequencer's ready list
 	inflight     bool      // a committer has a run of it
@@ -124,7 +126,7 @@ func (t *table) lock(name string) *shard {
 }
 
 // getLocked finds or makes a channel and marks it used.
-func (t *table) getLocked(s *shard, name string, ns *Namespace) *channel {
+func (t *table) getLocked(s *shard, name string, ns *namespace.Namespace) *channel {
 	now := time.Now()
 	ch := s.channels[name]
 	if ch == nil {
@@ -229,7 +231,7 @@ func (t *table) evictSome(s *shard, often bool) {
 		if ch == nil || t.bytes.Load() <= t.limit-t.limit/16 {
 			return
 		}
-		if !told && ch.known && ch.ns.Durability != Committed {
+		if !told && ch.known && ch.ns.Durability != namespace.Committed {
 			told = true
 			t.volatile()
 		}

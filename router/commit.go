@@ -10,6 +10,7 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -71,7 +72,7 @@ func headQueries(batch []*work) (queries []history.HeadQuery, asked []*work) {
 		q := history.HeadQuery{Channel: w.ch.name}
 		seen := make(map[history.Key]bool)
 		for _, p := range w.pubs {
-			if k := p.key(); k.Key != "" && !seen[k] {
+			if k := p.Key(); k.Key != "" && !seen[k] {
 				seen[k] = true
 				q.Keys = append(q.Keys, k)
 			}
@@ -124,24 +125,24 @@ func (t *table) loadedLocked(ch *channel, epoch, head, version uint64, at trust)
 // settleKeys answers repeats: of events in the store with their offsets, within
 // the batch together with the first one.
 func (s *sequencer) settleKeys(w *work, stored map[history.Key]uint64) {
-	var first map[history.Key]*publication
+	var first map[history.Key]*machine.Publication
 	kept := w.pubs[:0]
 	for _, p := range w.pubs {
-		k := p.key()
+		k := p.Key()
 		if k.Key == "" {
 			kept = append(kept, p)
 			continue
 		}
 		if offset, ok := stored[k]; ok {
 			s.metrics.repeats.Inc()
-			s.finish(p, result{epoch: w.epoch, offset: offset, repeat: true})
+			s.finish(p, machine.Result{Epoch: w.epoch, Offset: offset, Repeat: true})
 			continue
 		}
 		if first == nil {
-			first = make(map[history.Key]*publication)
+			first = make(map[history.Key]*machine.Publication)
 		}
 		if f := first[k]; f != nil {
-			f.repeats = append(f.repeats, p)
+			f.Repeats = append(f.Repeats, p)
 			continue
 		}
 		first[k] = p
@@ -153,7 +154,7 @@ func (s *sequencer) settleKeys(w *work, stored map[history.Key]uint64) {
 // piece is some publications of a work, as one run.
 type piece struct {
 	*work
-	pubs []*publication
+	pubs []*machine.Publication
 }
 
 func pieces(batch []*work) []piece {
@@ -203,28 +204,28 @@ func (s *sequencer) number(all []piece) ([]piece, []history.Run) {
 			s.raceLost(p.work, p.pubs)
 			continue
 		case p.head > wire.MaxOffset-uint64(len(p.pubs)):
-			s.finishAll(p.pubs, result{code: codes.FailedPrecondition, message: "the channel has no offsets left"})
+			s.finishAll(p.pubs, machine.Result{Code: codes.FailedPrecondition, Message: "the channel has no offsets left"})
 			continue
 		}
 		run := history.Run{Channel: p.ch.name, Epoch: p.epoch, Head: p.head, Events: make([]history.Event, len(p.pubs))}
 		for i, pub := range p.pubs {
-			pub.event.Offset, pub.event.TimeMS = p.head+1+uint64(i), now
-			run.Events[i] = pub.event
+			pub.Event.Offset, pub.Event.TimeMS = p.head+1+uint64(i), now
+			run.Events[i] = pub.Event
 		}
 		runs, kept = append(runs, run), append(kept, p)
 	}
 	return kept, runs
 }
 
-func (s *sequencer) finishAll(pubs []*publication, res result) {
+func (s *sequencer) finishAll(pubs []*machine.Publication, res machine.Result) {
 	for _, p := range pubs {
 		s.finish(p, res)
 		res := res
-		res.repeat = res.code == codes.OK
-		for _, again := range p.repeats {
+		res.Repeat = res.Code == codes.OK
+		for _, again := range p.Repeats {
 			s.finish(again, res)
 		}
-		p.repeats = nil
+		p.Repeats = nil
 	}
 }
 
@@ -237,7 +238,7 @@ func (s *sequencer) settle(all []piece, runs []history.Run, outcomes []history.O
 		}
 		s.stored(p.work, &runs[i], t)
 		for j, pub := range p.pubs {
-			s.finishAll(p.pubs[j:j+1], result{epoch: p.epoch, offset: pub.event.Offset})
+			s.finishAll(p.pubs[j:j+1], machine.Result{Epoch: p.epoch, Offset: pub.Event.Offset})
 		}
 	}
 	s.metrics.batchEvents.Observe(float64(countEvents(runs)))
@@ -316,10 +317,10 @@ func (s *sequencer) lose(w *work) {
 	w.ch.shard.mu.Unlock()
 }
 
-func (s *sequencer) raceLost(w *work, pubs []*publication) {
+func (s *sequencer) raceLost(w *work, pubs []*machine.Publication) {
 	for _, p := range expand(pubs) {
-		if p.races++; p.races > maxRaces {
-			s.finish(p, result{code: codes.Unavailable, retryAfter: time.Second, message: "not stored: other routers write to this channel"})
+		if p.Races++; p.Races > maxRaces {
+			s.finish(p, machine.Result{Code: codes.Unavailable, RetryAfter: time.Second, Message: "not stored: other routers write to this channel"})
 			continue
 		}
 		w.back = append(w.back, p)
@@ -327,12 +328,12 @@ func (s *sequencer) raceLost(w *work, pubs []*publication) {
 }
 
 // expand puts repeats back behind the publication that they waited for.
-func expand(pubs []*publication) []*publication {
-	all := make([]*publication, 0, len(pubs))
+func expand(pubs []*machine.Publication) []*machine.Publication {
+	all := make([]*machine.Publication, 0, len(pubs))
 	for _, p := range pubs {
 		all = append(all, p)
-		all = append(all, p.repeats...)
-		p.repeats = nil
+		all = append(all, p.Repeats...)
+		p.Repeats = nil
 	}
 	return all
 }
@@ -345,7 +346,7 @@ func (s *sequencer) halve(ctx context.Context, all []piece, refused *history.Ref
 	}
 	if total == 1 {
 		s.metrics.refused.Inc()
-		s.finishAll(all[0].pubs, result{code: codes.InvalidArgument, message: refused.Error()})
+		s.finishAll(all[0].pubs, machine.Result{Code: codes.InvalidArgument, Message: refused.Error()})
 		return nil
 	}
 	left, right := split(all, total/2)

@@ -1,18 +1,15 @@
 package router
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
+	"github.com/spillway-io/spillway/router/api"
+	"github.com/spillway-io/spillway/router/namespace"
 	"github.com/spillway-io/spillway/router/operations"
 )
 
@@ -21,36 +18,21 @@ import (
 type Config struct {
 	ID     string // member id; needed
 	Region string // a label
-	Listen string // host:port of the gRPC server; port 0 picks one. Default 127.0.0.1:8390
-
-	HTTPListen string      // host:port of the API over HTTP; port 0 picks one. Default "": none
-	HTTPTLS    *tls.Config // TLS of HTTPListen; nil: plain text
 
 	// Namespaces by name. The name "default" is for channels without a colon.
-	Namespaces map[string]Namespace
+	Namespaces map[string]namespace.Namespace
 	// OpenNamespaces lets every name work, open to every client (dev only).
 	OpenNamespaces bool
 
-	Keys       []Key                            // API keys; empty: loopback listeners only
-	Transport  credentials.TransportCredentials // TLS; nil: plain text
-	Reflection bool                             // gRPC reflection (dev only)
-	Trace      bool                             // OpenTelemetry spans and metrics of every call
-	Options    []grpc.ServerOption              // more, for tests
+	RetryFor     time.Duration // a publish younger than this is tried again when the store fails. Default 1s
+	StoreTimeout time.Duration // longest one write to the store may take. Default 3s
+	StopTimeout  time.Duration // longest a stop waits for calls. Default 5s
 
-	PublishDeadline time.Duration // longest a publish waits; a caller's shorter one counts. Default 5s
-	RetryFor        time.Duration // a publish younger than this is tried again when the store fails. Default 1s
-	StoreTimeout    time.Duration // longest one write to the store may take. Default 3s
-	ReadDeadline    time.Duration // longest a read for an edge or a backend waits. Default 2s
-	StopTimeout     time.Duration // longest a stop waits for calls. Default 5s
-	CallDeadline    time.Duration // longest any unary call may take. Default 15s
-
-	Committers     int   // concurrent commits: 1 for SQLite, 2 for PostgreSQL. Default 1
-	BatchEvents    int   // most events of one commit. Default 512
-	BatchBytes     int   // most bytes of one commit, past its first event. Default 1 MiB
-	QueueEvents    int64 // publishes that wait; past it RESOURCE_EXHAUSTED. Default 100,000
-	QueueBytes     int64 // the same in bytes; one channel may have a quarter. Default 64 MiB
-	MaxEventBytes  int   // of data, compact. Default 256 KiB, at most 512 KiB
-	StreamRequests int   // unanswered requests of one PublishStream. Default 32
+	Committers  int   // concurrent commits: 1 for SQLite, 2 for PostgreSQL. Default 1
+	BatchEvents int   // most events of one commit. Default 512
+	BatchBytes  int   // most bytes of one commit, past its first event. Default 1 MiB
+	QueueEvents int64 // publishes that wait; past it RESOURCE_EXHAUSTED. Default 100,000
+	QueueBytes  int64 // the same in bytes; one channel may have a quarter. Default 64 MiB
 
 	CacheBytes int64         // heads and hot tails of all channels together. Default 256 MiB
 	TailAge    time.Duration // events younger than this stay in a tail. Default 60s
@@ -70,10 +52,6 @@ type Config struct {
 	ReadRanges    int           // most channels of one batch of reads; 1: a query for each question. Default 500
 	ReadBytes     int           // most bytes that one batch may ask for. Default 64 MiB
 	ReadQueue     int           // reads that wait; past it UNAVAILABLE. Default 200,000
-	AnswerBytes   int           // most data of one answer. Default 256 KiB
-	StreamAsks    int           // unanswered asks of one edge. Default 20,000
-	StreamBytes   int           // answers of one edge that wait to be sent. Default 8 MiB
-	RetrySpread   time.Duration // edges that were told UNAVAILABLE come back spread over this. Default 1s
 	QuietAfter    time.Duration // when the head of a quiet channel is repeated. Default 1s
 	RepeatsPerSec int           // heads repeated in a second at most. Default 5,000
 
@@ -87,6 +65,7 @@ type Config struct {
 	ForgetAfter time.Duration
 	DrainDelay  time.Duration // between "draining" and the end of service. Default 300ms
 
+	API        api.Config        // its ID, clock, log and registry are set from those here
 	Operations operations.Config // its ID, clock, log, registry and HooksBefore are set from those here
 
 	Now      func() time.Time      // wall clock that stamps events. Default time.Now
@@ -94,40 +73,20 @@ type Config struct {
 	Registry prometheus.Registerer // nil: no metrics
 }
 
-// Right is what an API key may do.
-type Right string
-
-// The rights.
-const (
-	RightPublish Right = "publish" // PublisherService
-	RightRead    Right = "read"    // HistoryService
-	RightAdmin   Right = "admin"   // AdminService
-	RightEdge    Right = "edge"    // EdgeService: edges, and routers that forward
-)
-
-// Key is one API key: who sends `authorization: Bearer SECRET` has its rights.
-type Key struct {
-	Name   string // for logs
-	Secret string // at least 16 bytes
-	Rights []Right
-}
-
 // Default works once ID is set.
 func Default() Config {
 	return Config{
-		Listen:          "127.0.0.1:8390",
-		PublishDeadline: 5 * time.Second, RetryFor: time.Second, StoreTimeout: 3 * time.Second,
-		ReadDeadline: 2 * time.Second, StopTimeout: 5 * time.Second, CallDeadline: 15 * time.Second,
-		Committers: 1, BatchEvents: 512, BatchBytes: 1 << 20,
-		QueueEvents: 100_000, QueueBytes: 64 << 20, MaxEventBytes: 256 << 10, StreamRequests: 32,
+		RetryFor: time.Second, StoreTimeout: 3 * time.Second,
+		StopTimeout: 5 * time.Second,
+		Committers:  1, BatchEvents: 512, BatchBytes: 1 << 20,
+		QueueEvents: 100_000, QueueBytes: 64 << 20,
 		CacheBytes: 256 << 20, TailAge: time.Minute, TailEvents: 100,
 		OwnerRecheck: time.Minute, PauseLimit: 2 * time.Second,
 		HandoverWindow: 30 * time.Second, HandoverWait: time.Second, HandoverGrace: 3 * time.Second, HandoverTimeout: 10 * time.Second,
 		Reads: 4, ReadWindow: 2 * time.Millisecond, ReadPace: 200 * time.Millisecond, ReadRanges: 500, ReadBytes: 64 << 20, ReadQueue: 200_000,
-		AnswerBytes: 256 << 10, StreamAsks: 20_000, StreamBytes: 8 << 20,
-		RetrySpread: time.Second, QuietAfter: time.Second, RepeatsPerSec: 5_000,
+		QuietAfter: time.Second, RepeatsPerSec: 5_000,
 		TrimEvery: 30 * time.Second, TrimLimit: 1000, KeyWindow: 24 * time.Hour, ForgetAfter: 36 * time.Hour,
-		DrainDelay: 300 * time.Millisecond, Operations: operations.Default(),
+		DrainDelay: 300 * time.Millisecond, API: api.Default(), Operations: operations.Default(),
 		Now: time.Now,
 	}
 }
@@ -147,21 +106,24 @@ func (c *Config) Validate() error {
 		p.add("id", `""`, "must not be empty")
 	}
 	c.validateBounds(&p)
-	c.validateKeys(&p)
 	for name, ns := range c.Namespaces {
-		ns.validate(name, &p)
+		p = append(p, ns.Validate(name))
 	}
-	if err := c.Operations.Validate(); err != nil {
-		p = append(p, err)
-	}
-	return errors.Join(p...)
+	return errors.Join(append(p, c.API.Validate(), c.Operations.Validate())...)
+}
+
+// api is the configuration of that package, with what it shares with the router.
+func (c *Config) api() api.Config {
+	a := c.API
+	a.ID, a.Now, a.Log, a.Registry = c.ID, c.Now, c.Log, c.Registry
+	return a
 }
 
 // operations is the configuration of that package, with what it shares with the router.
 func (c *Config) operations() operations.Config {
 	o := c.Operations
 	o.ID, o.Now, o.Log, o.Registry = c.ID, c.Now, c.Log, c.Registry
-	o.HooksBefore = c.CallDeadline * 2 / 3
+	o.HooksBefore = c.API.CallDeadline * 2 / 3
 	return o
 }
 
@@ -170,24 +132,20 @@ func (c *Config) validateBounds(p *problems) {
 		name  string
 		value int64
 	}{
-		{"publish_deadline", int64(c.PublishDeadline)}, {"retry_for", int64(c.RetryFor)}, {"store_timeout", int64(c.StoreTimeout)},
-		{"read_deadline", int64(c.ReadDeadline)}, {"stop_timeout", int64(c.StopTimeout)}, {"call_deadline", int64(c.CallDeadline)},
+		{"retry_for", int64(c.RetryFor)}, {"store_timeout", int64(c.StoreTimeout)},
+		{"stop_timeout", int64(c.StopTimeout)},
 		{"committers", int64(c.Committers)}, {"batch_events", int64(c.BatchEvents)}, {"batch_bytes", int64(c.BatchBytes)},
-		{"queue_events", c.QueueEvents}, {"limits.queue_bytes", c.QueueBytes}, {"limits.max_event_bytes", int64(c.MaxEventBytes)},
-		{"stream_requests", int64(c.StreamRequests)}, {"limits.cache_bytes", c.CacheBytes}, {"tail_age", int64(c.TailAge)},
+		{"queue_events", c.QueueEvents}, {"limits.queue_bytes", c.QueueBytes},
+		{"limits.cache_bytes", c.CacheBytes}, {"tail_age", int64(c.TailAge)},
 		{"handover_wait", int64(c.HandoverWait)}, {"handover_grace", int64(c.HandoverGrace)}, {"handover_timeout", int64(c.HandoverTimeout)},
 		{"pause_limit", int64(c.PauseLimit)}, {"store.read_conns", int64(c.Reads)}, {"read_window", int64(c.ReadWindow)}, {"read_pace", int64(c.ReadPace)},
 		{"limits.read_batch", int64(c.ReadRanges)}, {"read_bytes", int64(c.ReadBytes)}, {"read_queue", int64(c.ReadQueue)},
-		{"answer_bytes", int64(c.AnswerBytes)}, {"stream_asks", int64(c.StreamAsks)}, {"stream_bytes", int64(c.StreamBytes)},
-		{"retry_spread", int64(c.RetrySpread)}, {"quiet_after", int64(c.QuietAfter)}, {"repeats_per_sec", int64(c.RepeatsPerSec)},
+		{"quiet_after", int64(c.QuietAfter)}, {"repeats_per_sec", int64(c.RepeatsPerSec)},
 		{"trim_limit", int64(c.TrimLimit)}, {"key_window", int64(c.KeyWindow)},
 	} {
 		if f.value <= 0 {
 			p.add(f.name, f.value, "must be above 0")
 		}
-	}
-	if c.MaxEventBytes > 512<<10 {
-		p.add("limits.max_event_bytes", c.MaxEventBytes, "at most 512 KiB: no client frame may pass 1 MiB")
 	}
 	if c.TailEvents < 0 || c.OwnerRecheck < 0 || c.TrimEvery < 0 || c.DrainDelay < 0 || c.HandoverWindow < 0 {
 		p.add("tail_events, owner_recheck, trim_every, drain_delay, handover_window", "", "must not be negative")
@@ -195,40 +153,4 @@ func (c *Config) validateBounds(p *problems) {
 	if c.ForgetAfter < 0 {
 		p.add("store.forget_after", c.ForgetAfter, "must not be negative")
 	}
-}
-
-func (c *Config) validateKeys(p *problems) {
-	c.validateListen("listen", c.Listen, p)
-	if c.HTTPListen != "" {
-		c.validateListen("http_listen", c.HTTPListen, p)
-	}
-	seen := make(map[string]bool)
-	for _, k := range c.Keys {
-		if k.Name == "" || seen[k.Name] {
-			p.add("keys", k.Name, "names must be given and differ")
-		}
-		seen[k.Name] = true
-		if len(k.Secret) < 16 {
-			p.add("keys."+k.Name, "(secret)", "must have at least 16 bytes")
-		}
-		for _, r := range k.Rights {
-			if r != RightPublish && r != RightRead && r != RightAdmin && r != RightEdge {
-				p.add("keys."+k.Name, r, "rights are publish, read, admin, edge")
-			}
-		}
-	}
-}
-
-func (c *Config) validateListen(field, address string, p *problems) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		p.add(field, address, "must be host:port")
-	} else if len(c.Keys) == 0 && !loopback(host) {
-		p.add(field, address, "without API keys only a loopback address is allowed")
-	}
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }

@@ -3,10 +3,13 @@ package router
 import (
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/peers"
+	"github.com/spillway-io/spillway/router/api"
+	"github.com/spillway-io/spillway/router/bus"
 )
 
 // What cmd gives a Router.
 var (
 	_ Membership = (*presence.Cluster)(nil)
-	_ Peers      = (*peers.Peers)(nil)
+	_ api.Peers  = (*peers.Peers)(nil)
+	_ Bus        = (*bus.Bus)(nil)
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/spillway-io/spillway/presence/nats/natsserver"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
-	"github.com/spillway-io/spillway/router"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // cell is what stands in DESIGN.md, "What an ack means", for one durability and one
@@ -50,7 +50,7 @@ func TestWhatAnAckMeans(t *testing.T) {
 			cell{"a b c d", "", "same"}, cell{"d", "", "new"}},
 	}
 	for _, f := range failures {
-		for d, want := range map[router.Durability]cell{router.Committed: f.committed, router.None: f.none} {
+		for d, want := range map[namespace.Durability]cell{namespace.Committed: f.committed, namespace.None: f.none} {
 			t.Run(f.name+"/"+d.String(), func(t *testing.T) {
 				t.Parallel()
 				newGround(t, d).check(f.fail, want)
@@ -60,12 +60,12 @@ func TestWhatAnAckMeans(t *testing.T) {
 }
 
 // channelOf is the channel that a test of a durability publishes on.
-func channelOf(d router.Durability) string { return d.String() + ":room" }
+func channelOf(d namespace.Durability) string { return d.String() + ":room" }
 
 // ground is a store, a bus, and the routers of one test; r is the one that is asked.
 type ground struct {
 	t       *testing.T
-	d       router.Durability
+	d       namespace.Durability
 	store   *fileStore
 	nats    *natsserver.Server
 	port    int
@@ -77,7 +77,7 @@ type ground struct {
 	offset         uint64
 }
 
-func newGround(t *testing.T, d router.Durability) *ground {
+func newGround(t *testing.T, d namespace.Durability) *ground {
 	g := &ground{t: t, d: d, store: newFileStore(t)}
 	g.busBack()
 	t.Cleanup(func() { g.nats.Close() })

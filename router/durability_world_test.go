@@ -21,6 +21,7 @@ import (
 	"github.com/spillway-io/spillway/router/bus"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/sqlite"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // member is one router with what it is connected to.
@@ -40,14 +41,14 @@ func (g *ground) start() *member {
 	g.started++
 	id := fmt.Sprint("r", g.started)
 	cfg := router.Default()
-	cfg.ID, cfg.Listen = id, "127.0.0.1:0"
+	cfg.ID, cfg.API.Listen = id, "127.0.0.1:0"
 	cfg.DrainDelay, cfg.TrimEvery, cfg.OwnerRecheck = 0, 0, 0
 	cfg.PauseLimit = 20 * time.Second
 	cfg.StopTimeout = 2 * time.Second
-	cfg.RetryFor, cfg.PublishDeadline = 500*time.Millisecond, 3*time.Second
-	cfg.Namespaces = make(map[string]router.Namespace)
-	for _, d := range []router.Durability{router.Committed, router.None} {
-		ns := router.DefaultNamespace()
+	cfg.RetryFor, cfg.API.PublishDeadline = 500*time.Millisecond, 3*time.Second
+	cfg.Namespaces = make(map[string]namespace.Namespace)
+	for _, d := range []namespace.Durability{namespace.Committed, namespace.None} {
+		ns := namespace.Default()
 		ns.Durability = d
 		cfg.Namespaces[d.String()] = ns
 	}

@@ -12,6 +12,7 @@ import (
 
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // living is how many bytes of the heap are in use.
@@ -30,7 +31,7 @@ func living() int64 {
 func TestAFloodFillsTheQueueAndNoMore(t *testing.T) {
 	const queue, each, streams, requests = 4 << 20, 64 << 10, 24, 20
 	n := start(t, nil, func(c *Config) {
-		c.QueueBytes, c.PublishDeadline, c.StoreTimeout = queue, 18*time.Second, 18*time.Second
+		c.QueueBytes, c.API.PublishDeadline, c.StoreTimeout = queue, 18*time.Second, 18*time.Second
 	})
 	n.publish1("chat:first", `1`, "")
 	release := n.hang()
@@ -104,7 +105,7 @@ func TestTailsStayWithinTheirBytes(t *testing.T) {
 	const budget, each, batch, channels = 2 << 20, 16 << 10, 64, 40
 	n := start(t, nil, func(c *Config) {
 		c.CacheBytes, c.TailAge, c.TailEvents, c.TrimLimit = budget, time.Millisecond, 4, 1<<20
-		c.Namespaces["chat"] = Namespace{HistorySize: 1, Recover: true}
+		c.Namespaces["chat"] = namespace.Namespace{HistorySize: 1, Recover: true}
 	})
 	data := `"` + strings.Repeat("x", each) + `"`
 	before := living()
@@ -134,7 +135,7 @@ func TestTailsStayWithinTheirBytes(t *testing.T) {
 // What a tail has let go is gone, though it came in one run with what is left.
 func TestWhatATailLetsGoIsGone(t *testing.T) {
 	const each, run, kept, channels = 16 << 10, 128, 20, 25
-	cache, ns := newTable(1<<30, newMetrics(nil, &sizes{})), &Namespace{}
+	cache, ns := newTable(1<<30, newMetrics(nil, &sizes{})), &namespace.Namespace{}
 	before := living()
 	for i := range channels {
 		events := make([]history.Event, run)

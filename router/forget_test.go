@@ -14,6 +14,7 @@ import (
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 	"github.com/spillway-io/spillway/router/history/sqlite"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // aged is a router and its store whose clock the test moves.
@@ -176,7 +177,7 @@ func TestPublishesOnForgottenChannelsLoseNothing(t *testing.T) {
 					c.ID = fmt.Sprint("r", i)
 					c.TrimEvery, c.ForgetAfter = time.Millisecond, time.Millisecond
 					c.KeyWindow = time.Millisecond
-					ns := DefaultNamespace()
+					ns := namespace.Default()
 					ns.HistoryTTL = time.Millisecond
 					c.Namespaces["short"] = ns
 				}))

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/api"
+	machine "github.com/spillway-io/spillway/router/channel"
 )
 
 // maxHops is how many routers may pass a publish on before it is served, or refused,
@@ -35,7 +37,7 @@ type handover struct {
 	cfg    *Config
 	table  *table
 	own    *ownership
-	peers  Peers
+	peers  api.Peers
 	log    *slog.Logger
 	count  handoverCounters
 	life   uint64        // random, new with every start
@@ -88,7 +90,7 @@ func (h *handover) trustedLocked(ch *channel) bool {
 	if time.Now().Before(ch.late) {
 		return false
 	}
-	// Nobody else numbers it before it is given, or was waited for.
+	// namespace.Nobody else numbers it before it is given, or was waited for.
 	if t := &ch.tenure; t.state == tenureLeaving && time.Since(t.lost) < min(h.cfg.HandoverWait, h.cfg.HandoverGrace) {
 		return h.own.settled(ch.name, ch.trust, ch.settled)
 	}
@@ -244,7 +246,7 @@ func (h *handover) left() int {
 // passer brings publishes to another router, one message after the other, so that
 // those of a channel stay in order.
 type passer struct {
-	pubs []*publication
+	pubs []*machine.Publication
 }
 
 // passOn sends what a batch has of another's channel to its owner; false: nothing is
@@ -255,9 +257,9 @@ func (h *handover) passOn(w *work) bool {
 		return true
 	}
 	kept := w.pubs[:0]
-	var passed []*publication
+	var passed []*machine.Publication
 	for _, p := range w.pubs {
-		if p.here || p.hops >= maxHops {
+		if p.Here || p.Hops >= maxHops {
 			kept = append(kept, p)
 		} else {
 			passed = append(passed, p)
@@ -286,7 +288,7 @@ func (h *handover) member(id string) *presence.Member {
 	return h.router.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: id})
 }
 
-func (h *handover) pass(owner *presence.Member, pubs []*publication) {
+func (h *handover) pass(owner *presence.Member, pubs []*machine.Publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p := h.passers[owner.Id]; p != nil {
@@ -294,7 +296,7 @@ func (h *handover) pass(owner *presence.Member, pubs []*publication) {
 		return
 	}
 	if h.ended { // everybody who called has been answered
-		h.router.sequencer.finishAll(pubs, notOwner)
+		h.router.sequencer.finishAll(pubs, machine.NotOwner)
 		return
 	}
 	p := &passer{pubs: pubs}
@@ -313,8 +315,8 @@ func (h *handover) carry(owner *presence.Member, p *passer) {
 			return
 		}
 		h.mu.Unlock()
-		ctx, cancel := context.WithTimeout(h.router.work, h.cfg.PublishDeadline)
-		h.router.send(ctx, &group{owner: owner, pubs: pubs})
+		ctx, cancel := context.WithTimeout(h.router.work, h.cfg.API.PublishDeadline)
+		h.router.api.Forward(ctx, owner, pubs)
 		cancel()
 		for _, q := range pubs {
 			h.router.sequencer.release(q)

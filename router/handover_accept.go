@@ -21,6 +21,8 @@ type gifted struct {
 	partial *received  // goes on in the next piece; nil: nothing does
 }
 
+var errStopping = status.Error(codes.Unavailable, "the router is leaving")
+
 var errLateHand = status.Error(codes.Aborted, "another stream of this router was begun since")
 
 // Hand takes channels from another router until it has no more.
@@ -138,7 +140,7 @@ func (g *gifted) join(c *gatewayv1.HandedChannel, revision uint64, limit int64) 
 // receive puts one channel into the table.
 func (h *handover) receive(r *received) {
 	name := r.meta.Channel
-	ns := h.router.namespaces.of(name)
+	ns := h.router.namespaces.Of(name)
 	if ns == nil || wire.CheckChannel(name) != nil {
 		h.count.refused.Inc()
 		return

@@ -80,8 +80,8 @@ func (n *node) submit(ctx context.Context, channel, key string) (*gatewayv1.Subm
 // which a publish was passed on.
 func TestStopEndsThoughOtherRoutersHang(t *testing.T) {
 	c := newCrewWith(t, func(cfg *Config) {
-		cfg.HandoverTimeout, cfg.StopTimeout, cfg.PublishDeadline = time.Second, 300*time.Millisecond, time.Hour
-		cfg.CallDeadline = time.Hour
+		cfg.HandoverTimeout, cfg.StopTimeout, cfg.API.PublishDeadline = time.Second, 300*time.Millisecond, time.Hour
+		cfg.API.CallDeadline = time.Hour
 	}, "r1")
 	c.invite("r2", &stranger{})
 	names := crewChannels("brief", 20)
@@ -246,7 +246,7 @@ func TestAnswersToHandsMayBeWrong(t *testing.T) {
 			c := newCrewWith(t, func(cfg *Config) {
 				cfg.HandoverWait, cfg.HandoverTimeout = 500*time.Millisecond, time.Minute
 				if cfg.ID == "r2" {
-					cfg.Options = append(cfg.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+					cfg.API.Options = append(cfg.API.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 						return next(srv, &distort{s, send})
 					}))
 				}
@@ -301,7 +301,7 @@ func without(cfg *Config) {
 		}
 		return nil
 	}
-	cfg.Options = append(cfg.Options,
+	cfg.API.Options = append(cfg.API.Options,
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			if err := refuse(info.FullMethod); err != nil {
 				return err
@@ -364,7 +364,7 @@ func TestChannelsAreHandedWithoutMembership(t *testing.T) {
 	c := newCrewWith(t, func(cfg *Config) {
 		cfg.HandoverWait = 400 * time.Millisecond
 		if cfg.ID == "r2" {
-			cfg.Options = append(cfg.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			cfg.API.Options = append(cfg.API.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 				if closed.Load() && strings.Contains(info.FullMethod, "HandoverService") {
 					return status.Error(codes.Unavailable, "not yet")
 				}

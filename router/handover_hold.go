@@ -1,6 +1,10 @@
 package router
 
-import "time"
+import (
+	"time"
+
+	machine "github.com/spillway-io/spillway/router/channel"
+)
 
 // While a channel is being given nothing of it is taken: until its run has ended, then
 // until its piece is answered. What waits for a run is parked, costs nothing, and holds
@@ -136,7 +140,7 @@ func (h *handover) relieve() {
 
 // relieveLocked does so for one channel; it returns what was published on it and must
 // come again.
-func (h *handover) relieveLocked(ch *channel, now time.Time) []*publication {
+func (h *handover) relieveLocked(ch *channel, now time.Time) []*machine.Publication {
 	switch {
 	case ch.parked != nil:
 		if now.Sub(ch.parked.offer.since) < h.cfg.HandoverGrace {
@@ -167,24 +171,24 @@ func (h *handover) dropParkedLocked(ch *channel) {
 }
 
 // takeBackLocked empties the queue of a channel.
-func (ch *channel) takeBackLocked() []*publication {
+func (ch *channel) takeBackLocked() []*machine.Publication {
 	pubs := ch.pending
 	ch.pending, ch.pendingBytes = nil, 0
 	return pubs
 }
 
 // turnAway tells publishers to come again; nothing of theirs was begun.
-func (s *sequencer) turnAway(pubs []*publication) {
+func (s *sequencer) turnAway(pubs []*machine.Publication) {
 	for _, p := range pubs {
 		switch {
-		case p.stage.CompareAndSwap(queued, taken):
+		case p.Take():
 			s.metrics.handover.turned.Inc()
-			if p.uncertain {
-				s.finish(p, unknownOutcome)
+			if p.Uncertain {
+				s.finish(p, machine.UnknownOutcome)
 			} else {
-				s.finish(p, notOwner)
+				s.finish(p, machine.NotOwner)
 			}
-		case p.stage.Load() == abandoned:
+		case p.Stage() == machine.Abandoned:
 			s.metrics.abandoned.Inc()
 			s.release(p)
 		}

@@ -105,7 +105,7 @@ func TestWhatIsLeftAtTheDeadlineGoesTheOrdinaryWay(t *testing.T) {
 	c := newCrewWith(t, func(cfg *Config) {
 		cfg.HandoverTimeout = 700 * time.Millisecond
 		if cfg.ID == "r2" {
-			cfg.Options = append(cfg.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			cfg.API.Options = append(cfg.API.Options, grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 				return next(srv, &distort{s, func(s grpc.ServerStream, r *gatewayv1.HandResponse) error {
 					if r.Seq > 0 && !answered.CompareAndSwap(false, true) {
 						pause(s.Context(), time.Minute) // it takes, and does not say so

@@ -7,6 +7,7 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // handPieceBytes bounds a piece, below the receiver's limit for a message; one event
@@ -33,7 +34,7 @@ type gift struct {
 
 // packLocked takes all that is known of a channel; its shard is locked.
 func (h *handover) packLocked(ch *channel, revision uint64) *gift {
-	stored := ch.ns.Durability == Committed
+	stored := ch.ns.Durability == namespace.Committed
 	g := &gift{ch: ch, revision: revision, events: ch.tail.events, meta: &gatewayv1.HandedChannel{
 		Channel: ch.name, Epoch: ch.epoch, Head: ch.head, Floor: ch.floor, Stored: stored, Base: ch.baseLocked(ch.epoch, ch.head),
 		Settled: !stored || h.own.settled(ch.name, ch.trust, ch.settled) && !time.Now().Before(ch.late),
@@ -106,7 +107,7 @@ type received struct {
 // known already. Its shard is locked.
 func (h *handover) takeLocked(ch *channel, r *received) bool {
 	m, t := r.meta, &ch.tenure
-	if m.Stored != (ch.ns.Durability == Committed) {
+	if m.Stored != (ch.ns.Durability == namespace.Committed) {
 		return false // the routers' configurations differ
 	}
 	v := h.own.look(ch.name, ch.known, t, time.Now())

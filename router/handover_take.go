@@ -242,12 +242,12 @@ type handoverService struct {
 // that are here before all others.
 func (s handoverService) Take(_ context.Context, request *gatewayv1.TakeRequest) (*gatewayv1.TakeResponse, error) {
 	if len(request.Channels) > maxTake {
-		return nil, statusOf(invalid("channels: at most 1000 are allowed"))
+		return nil, status.Error(codes.InvalidArgument, "channels: at most 1000 are allowed")
 	}
 	response := &gatewayv1.TakeResponse{Results: make([]*gatewayv1.TakeResult, len(request.Channels))}
 	for i, name := range request.Channels {
 		if err := wire.CheckChannel(name); err != nil {
-			return nil, statusOf(invalid(err.Error()))
+			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 		response.Results[i] = s.hand.asked(name, request.Router, request.Revision)
 	}

@@ -14,6 +14,7 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history/memory"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // crew is routers over one store whose views a test sets, each for itself if it must be.
@@ -62,7 +63,7 @@ func (c *crew) start(id string) *node {
 	n := start(c.t, c.shared, func(cfg *Config) {
 		cfg.ID = id
 		cfg.OwnerRecheck = time.Minute
-		cfg.HandoverTimeout, cfg.PublishDeadline = 15*time.Second, 15*time.Second // of a busy machine
+		cfg.HandoverTimeout, cfg.API.PublishDeadline = 15*time.Second, 15*time.Second // of a busy machine
 		if c.config != nil {
 			c.config(cfg)
 		}
@@ -280,7 +281,7 @@ func TestKilledReceiverBeginsANewEpoch(t *testing.T) {
 	c.nodes["r1"].forgetAll()
 	for name, p := range c.publishAll("r1", names, "") {
 		kept := p.Epoch == first[name].Epoch
-		if stored := c.nodes["r1"].namespaces.of(name).Durability != None; kept != stored {
+		if stored := c.nodes["r1"].namespaces.Of(name).Durability != namespace.None; kept != stored {
 			t.Errorf("%s: %v, before %v", name, p, second[name])
 		}
 	}

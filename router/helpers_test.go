@@ -21,9 +21,11 @@ import (
 	"github.com/spillway-io/spillway/presence/peers"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
 	"github.com/spillway-io/spillway/router/history/memory"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 func TestMain(m *testing.M) {
@@ -240,30 +242,39 @@ func (w *wobbly) counts() (append, heads, read int) {
 	return w.calls.append, w.calls.heads, w.calls.read
 }
 
+// askForTest asks as an edge would, without the stream.
+func (r *Router) askForTest(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.Answer)) {
+	channels{r}.Ask(&machine.Question{
+		Ask: a, Namespace: r.namespaces.Of(a.Channel), MaxBytes: r.cfg.API.AnswerBytes,
+		Deadline: time.Now().Add(r.cfg.API.ReadDeadline), Gone: gone, Reply: reply,
+	})
+}
+
 // node is a router under test with a client's connection to it.
 type node struct {
 	*Router
-	t       testing.TB
-	store   *wobbly
-	bus     *recorder
-	members *fakeMembers
-	conn    *grpc.ClientConn
-	pub     routerv1.PublisherServiceClient
-	hist    routerv1.HistoryServiceClient
-	edge    gatewayv1.EdgeServiceClient
-	stop    context.CancelFunc
-	ended   chan struct{} // closed when Run has ended
+	t        testing.TB
+	store    *wobbly
+	bus      *recorder
+	members  *fakeMembers
+	conn     *grpc.ClientConn
+	registry *prometheus.Registry // of its metrics, if the test gives none
+	pub      routerv1.PublisherServiceClient
+	hist     routerv1.HistoryServiceClient
+	edge     gatewayv1.EdgeServiceClient
+	stop     context.CancelFunc
+	ended    chan struct{} // closed when Run has ended
 }
 
 func testConfig(id string) Config {
 	cfg := Default()
 	cfg.ID = id
-	cfg.Listen = "127.0.0.1:0"
+	cfg.API.Listen = "127.0.0.1:0"
 	cfg.OpenNamespaces = true
-	cfg.Namespaces = map[string]Namespace{
-		"brief":  {Durability: None, Recover: true, Publish: Everyone, Subscribe: Everyone},
-		"closed": DefaultNamespace(),
-		"cursor": {HistorySize: 10, Recover: false, Subscribe: Everyone},
+	cfg.Namespaces = map[string]namespace.Namespace{
+		"brief":  {Durability: namespace.None, Recover: true, Publish: namespace.Everyone, Subscribe: namespace.Everyone},
+		"closed": namespace.Default(),
+		"cursor": {HistorySize: 10, Recover: false, Subscribe: namespace.Everyone},
 	}
 	cfg.OwnerRecheck = 0
 	cfg.DrainDelay = 0
@@ -287,7 +298,11 @@ func startWith(t testing.TB, store history.Store, change func(*Config), with fun
 	if store == nil {
 		store = memory.New(memory.Default())
 	}
-	n := &node{t: t, store: &wobbly{Store: store}, bus: &recorder{}, ended: make(chan struct{})}
+	registry := prometheus.NewRegistry()
+	if cfg.Registry == nil {
+		cfg.Registry = registry
+	}
+	n := &node{registry: registry, t: t, store: &wobbly{Store: store}, bus: &recorder{}, ended: make(chan struct{})}
 	n.members = newMembers(snapshotOf(1, routerMember(cfg.ID, "")))
 	p := peers.New(peers.Config{})
 	deps := Deps{Store: n.store, Bus: n.bus, Members: n.members, Peers: p}
@@ -457,6 +472,24 @@ func (n *node) wantStored(channel, want string) {
 
 // quick lets the store's failures be tried again soon, and the end not wait for it.
 func quick(c *Config) { c.StopTimeout, c.StoreTimeout = 300*time.Millisecond, 500*time.Millisecond }
+
+// counter is the sum of a metric of the node.
+func (n *node) counter(name string) float64 {
+	n.t.Helper()
+	families, err := n.registry.Gather()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
 
 func counted(c prometheus.Counter) float64 {
 	var m dto.Metric

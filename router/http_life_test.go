@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
@@ -147,7 +148,7 @@ func TestHTTPHasTheCertificateOfGRPC(t *testing.T) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	n := start(t, nil, func(c *Config) {
 		withHTTP(c)
-		c.HTTPTLS = secure
+		c.API.HTTPTLS = secure
 	})
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
@@ -170,12 +171,12 @@ func TestHTTPWithoutKeysIsLoopbackOnly(t *testing.T) {
 		":8380": "only a loopback", "0.0.0.0:8380": "only a loopback", "10.0.0.1:8380": "only a loopback", "8380": "host:port",
 	} {
 		cfg := testConfig("r1")
-		cfg.HTTPListen = address
+		cfg.API.HTTPListen = address
 		err := cfg.Validate()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", address, err)
 		}
-		cfg.Keys = []Key{{Name: "k", Secret: writerKey}}
+		cfg.API.Keys = []api.Key{{Name: "k", Secret: writerKey}}
 		if err := cfg.Validate(); err != nil && want != "host:port" {
 			t.Errorf("%s with keys: %v", address, err)
 		}
@@ -186,7 +187,7 @@ func TestHTTPWithoutKeysIsLoopbackOnly(t *testing.T) {
 	}
 	defer taken.Close()
 	cfg := testConfig("r1")
-	cfg.HTTPListen = taken.Addr().String()
+	cfg.API.HTTPListen = taken.Addr().String()
 	r, err := New(cfg, Deps{Store: memory.New(memory.Default()), Bus: &recorder{}, Members: newMembers(snapshotOf(1)), Peers: noPeers{}})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 const (
@@ -23,14 +25,14 @@ const (
 	adminKey  = "admin-01234567890"
 )
 
-func withHTTP(c *Config) { c.HTTPListen = "127.0.0.1:0" }
+func withHTTP(c *Config) { c.API.HTTPListen = "127.0.0.1:0" }
 
 func withHTTPKeys(c *Config) {
 	withHTTP(c)
-	c.Keys = []Key{
-		{Name: "w", Secret: writerKey, Rights: []Right{RightPublish}},
-		{Name: "r", Secret: readerKey, Rights: []Right{RightRead}},
-		{Name: "a", Secret: adminKey, Rights: []Right{RightAdmin}},
+	c.API.Keys = []api.Key{
+		{Name: "w", Secret: writerKey, Rights: []api.Right{api.RightPublish}},
+		{Name: "r", Secret: readerKey, Rights: []api.Right{api.RightRead}},
+		{Name: "a", Secret: adminKey, Rights: []api.Right{api.RightAdmin}},
 	}
 }
 
@@ -116,8 +118,8 @@ func TestHTTPPublishesAndReadsLikeGRPC(t *testing.T) {
 func TestHTTPErrorsAreNamedAndNumbered(t *testing.T) {
 	n := start(t, nil, func(c *Config) {
 		withHTTPKeys(c)
-		c.OpenNamespaces, c.MaxEventBytes = false, 1000
-		c.Namespaces["chat"], c.Namespaces["rated"] = DefaultNamespace(), Namespace{PublishPerSecond: 1, PublishBurst: 1}
+		c.OpenNamespaces, c.API.MaxEventBytes = false, 1000
+		c.Namespaces["chat"], c.Namespaces["rated"] = namespace.Default(), namespace.Namespace{PublishPerSecond: 1, PublishBurst: 1}
 		c.Now = func() time.Time { return time.Unix(1_700_000_000, 0) }
 	})
 	w, r, a := "Authorization: Bearer "+writerKey, "Authorization: Bearer "+readerKey, "Authorization: bearer "+adminKey
@@ -146,7 +148,7 @@ func TestHTTPErrorsAreNamedAndNumbered(t *testing.T) {
 		{"POST", "/v1/publish", `{"channel":"nowhere:a","data":1}`, w, 404, `{"code":"not_found","message":"channel: unknown namespace nowhere"}`},
 		{"POST", "/v1/publish", `{"channel":"plain","data":1}`, w, 404, `"message":"channel: no colon, and there is no namespace \"default\""`},
 		{"POST", "/v1/publish", `{"channel":"chat:a","data":"` + long + `"}`, w, 413, `data: 1003 bytes, at most 1000 are allowed`},
-		{"POST", "/v1/publish", `"` + strings.Repeat("x", maxMessageBytes) + `"`, w, 413, `body: `},
+		{"POST", "/v1/publish", `"` + strings.Repeat("x", maxBody) + `"`, w, 413, `body: `},
 		{"POST", "/v1/publish", `{"channel":"rated:a","data":1}`, w, 429, `{"code":"resource_exhausted","message":"namespace rated takes 1 events a second; nothing was stored","retry_after_ms":1000}`},
 		{"POST", "/v1/publish/batch", `{"publications":[` + strings.Repeat(`{"channel":"chat:a","data":1},`, 1000) + `{}]}`, w, 400, `publications: at most 1000`},
 		{"POST", "/v1/publish/batch", `{"publications":[]}`, w, 400, `"message":"publications: at least one must be given"}`},
@@ -233,7 +235,7 @@ func answer(t *testing.T, conn net.Conn) (*http.Response, string) {
 func TestHTTPBodyThatDoesNotComeIsNotWaitedForForLong(t *testing.T) {
 	n := start(t, nil, func(c *Config) {
 		withHTTPKeys(c)
-		c.CallDeadline = 300 * time.Millisecond
+		c.API.CallDeadline = 300 * time.Millisecond
 	})
 	key := "Authorization: Bearer " + writerKey + "\n"
 	conn := n.raw("POST /v1/publish HTTP/1.1\nHost: x\n" + key + "Content-Length: 100\n\n{\"channel\":")
@@ -250,20 +252,25 @@ func TestHTTPBodyThatDoesNotComeIsNotWaitedForForLong(t *testing.T) {
 	}
 }
 
+const (
+	maxBody   = 4 << 20  // bytes of one body
+	maxBodies = 64 << 20 // of all together
+)
+
 func TestHTTPBodiesHaveABudgetTogether(t *testing.T) {
 	n := start(t, nil, withHTTP)
 	var conns []net.Conn
-	for range maxHTTPBytes / maxMessageBytes {
+	for range maxBodies / maxBody {
 		conns = append(conns, n.raw("POST /v1/publish HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n"))
 	}
-	eventually(t, "all bodies are waited for", func() bool { return n.web.bytes.Load() == maxHTTPBytes })
+	eventually(t, "all bodies are waited for", func() bool { return n.counter("spillway_router_http_bytes") == maxBodies })
 	if status, header, text := n.curl("POST", "/v1/publish", `{"channel":"chat:a","data":1}`); status != 429 || header.Get("Retry-After") == "" {
 		t.Errorf("%d %s", status, text)
 	}
 	for _, conn := range conns {
 		conn.Close()
 	}
-	eventually(t, "nothing is held", func() bool { return n.web.bytes.Load() == 0 })
+	eventually(t, "nothing is held", func() bool { return n.counter("spillway_router_http_bytes") == 0 })
 	if status, _, text := n.curl("POST", "/v1/publish", `{"channel":"chat:a","data":1}`); status != 200 {
 		t.Errorf("%d %s", status, text)
 	}

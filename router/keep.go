@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 const (
@@ -43,7 +44,7 @@ func newKeeper(cfg *Config, t *table, store history.Store, m *metrics, log *slog
 
 // usedLocked takes note that somebody asks for a channel, just now (ch.used).
 func (k *keeper) usedLocked(ch *channel) {
-	if k.every == 0 || ch.ns.Durability == None || !ch.kept.IsZero() && ch.used.Sub(ch.kept) < k.every {
+	if k.every == 0 || ch.ns.Durability == namespace.None || !ch.kept.IsZero() && ch.used.Sub(ch.kept) < k.every {
 		return
 	}
 	if ch.hasEventsLocked(k.now()) || k.add(ch.name) {

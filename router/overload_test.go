@@ -55,7 +55,7 @@ func TestFullFileIsUnavailableUntilRetentionMakesRoom(t *testing.T) {
 		if err = publish(); err == nil {
 			t.Fatal("a full file took an event that it has no room for")
 		}
-		if took := time.Since(began); took > n.cfg.PublishDeadline {
+		if took := time.Since(began); took > n.cfg.API.PublishDeadline {
 			t.Errorf("the answer took %v", took)
 		}
 	}
@@ -95,7 +95,7 @@ func (n *node) hang() (release func()) {
 
 // A slow store holds up nobody but those who need it, not even in one call.
 func TestOthersGoOnWhileTheStoreHangs(t *testing.T) {
-	n := start(t, nil, func(c *Config) { c.PublishDeadline, c.StoreTimeout = 500*time.Millisecond, 20*time.Second })
+	n := start(t, nil, func(c *Config) { c.API.PublishDeadline, c.StoreTimeout = 500*time.Millisecond, 20*time.Second })
 	n.publish1("chat:a", `1`, "")
 	n.publish1("chat:b", `1`, "")
 	release := n.hang()
@@ -148,7 +148,7 @@ func TestOthersGoOnWhileTheStoreHangs(t *testing.T) {
 func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 	const queue, each, batch = 2 << 20, 16 << 10, 64
 	n := start(t, nil, func(c *Config) {
-		c.QueueBytes, c.PublishDeadline, c.StoreTimeout = queue, 15*time.Second, 15*time.Second
+		c.QueueBytes, c.API.PublishDeadline, c.StoreTimeout = queue, 15*time.Second, 15*time.Second
 	})
 	n.publish1("chat:first", `1`, "")
 	release := n.hang()

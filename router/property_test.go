@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/spillway-io/spillway/presence/peers"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
@@ -107,7 +108,7 @@ func TestSequencerHoldsItsPromisesOverAFaultyStore(t *testing.T) {
 
 type attempt struct {
 	channel, data, key string
-	res                result
+	res                machine.Result
 }
 
 func publishOverFaults(t *testing.T, store history.Store, rate float64, seed uint64) []attempt {
@@ -151,7 +152,7 @@ func publishOverFaults(t *testing.T, store history.Store, rate float64, seed uin
 	cancel()
 	parts.Wait()
 	for _, r := range routers {
-		r.server.Stop()
+		r.api.Stop(t.Context())
 	}
 	var all []attempt
 	for _, o := range outcomes {
@@ -160,15 +161,14 @@ func publishOverFaults(t *testing.T, store history.Store, rate float64, seed uin
 	return all
 }
 
-func (r *Router) publishForTest(a attempt) result {
-	c := newCall(1)
-	p := &publication{channel: a.channel, call: c}
-	p.event.Data, p.event.Key = []byte(a.data), a.key
-	r.admit(p)
+func (r *Router) publishForTest(a attempt) machine.Result {
+	c := machine.NewCall(1)
+	p := &machine.Publication{Channel: a.channel, Namespace: r.namespaces.Of(a.channel), Call: c}
+	p.Event = history.Event{Data: []byte(a.data), Key: a.key, Scope: "b"}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	r.publish(ctx, []*publication{p}, nil)
-	return c.wait(ctx, []*publication{p})[0]
+	channels{r}.Publish(p)
+	return c.Wait(ctx, []*machine.Publication{p})[0]
 }
 
 func checkPromises(store history.Store, outcomes []attempt) error {
@@ -196,12 +196,12 @@ func checkPromises(store history.Store, outcomes []attempt) error {
 	}
 	for _, a := range outcomes {
 		switch {
-		case a.res.code == codes.OK && at[a.channel][a.res.offset] != a.data:
-			return fmt.Errorf("%s was acked at %s/%d, where the store has %q", a.data, a.channel, a.res.offset, at[a.channel][a.res.offset])
-		case strings.Contains(a.data, "poison") && a.res.code != codes.InvalidArgument && a.res.code != codes.Unavailable:
+		case a.res.Code == codes.OK && at[a.channel][a.res.Offset] != a.data:
+			return fmt.Errorf("%s was acked at %s/%d, where the store has %q", a.data, a.channel, a.res.Offset, at[a.channel][a.res.Offset])
+		case strings.Contains(a.data, "poison") && a.res.Code != codes.InvalidArgument && a.res.Code != codes.Unavailable:
 			return fmt.Errorf("%s: %v", a.data, a.res)
-		case a.key == "" && strings.HasPrefix(a.res.message, "not stored") && times[a.channel+a.data] != 0:
-			return fmt.Errorf("%s was answered %q and is stored", a.data, a.res.message)
+		case a.key == "" && strings.HasPrefix(a.res.Message, "not stored") && times[a.channel+a.data] != 0:
+			return fmt.Errorf("%s was answered %q and is stored", a.data, a.res.Message)
 		}
 	}
 	return nil

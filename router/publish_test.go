@@ -17,6 +17,7 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
@@ -201,7 +202,7 @@ func TestStoreAwayAnswersUnavailableAndRecovers(t *testing.T) {
 	if status.Code(err) != codes.Unavailable {
 		t.Fatalf("with the store away: %v", err)
 	}
-	if took := time.Since(began); took > n.cfg.PublishDeadline {
+	if took := time.Since(began); took > n.cfg.API.PublishDeadline {
 		t.Errorf("the answer took %v", took)
 	}
 	if retry := detail[*errdetails.RetryInfo](err); retry == nil {
@@ -226,7 +227,7 @@ func TestStoreAwayAnswersUnavailableAndRecovers(t *testing.T) {
 
 // A store that hangs: callers get their answer at the deadline.
 func TestStoreThatHangsIsAnsweredWithinDeadline(t *testing.T) {
-	n := start(t, nil, func(c *Config) { c.PublishDeadline, c.StoreTimeout = 300*time.Millisecond, 700*time.Millisecond })
+	n := start(t, nil, func(c *Config) { c.API.PublishDeadline, c.StoreTimeout = 300*time.Millisecond, 700*time.Millisecond })
 	n.publish1("chat:a", `1`, "")
 	n.store.onAppend(func(ctx context.Context, _ []history.Run, _ func() ([]history.Outcome, error)) ([]history.Outcome, error) {
 		<-ctx.Done()
@@ -364,7 +365,7 @@ func TestAbandonedPublishIsNotStored(t *testing.T) {
 		s := n.table.lock("chat:a")
 		defer s.mu.Unlock()
 		ch := s.channels["chat:a"]
-		return len(ch.pending) == 1 && ch.pending[0].stage.Load() == abandoned
+		return len(ch.pending) == 1 && ch.pending[0].Stage() == machine.Abandoned
 	})
 	close(release)
 	if err := <-first; err != nil {
@@ -394,7 +395,7 @@ func TestOffsetsEndAtTheLastExactNumber(t *testing.T) {
 
 func TestBadPublishesAreNamed(t *testing.T) {
 	n := start(t, nil, func(c *Config) { c.OpenNamespaces = false })
-	big := strings.Repeat("x", n.cfg.MaxEventBytes)
+	big := strings.Repeat("x", n.cfg.API.MaxEventBytes)
 	for name, c := range map[string]struct {
 		in    *routerv1.Publication
 		code  codes.Code

@@ -14,6 +14,7 @@ import (
 
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // What a stream's router took before it left is answered, in order; then the stream ends.
@@ -61,8 +62,8 @@ func TestAStreamIsAnsweredWhileTheRouterLeaves(t *testing.T) {
 // its stream, also while the router leaves.
 func TestAWaitingRequestHoldsNoAnswers(t *testing.T) {
 	n := start(t, nil, func(c *Config) {
-		c.Committers, c.PublishDeadline, c.StoreTimeout, c.StopTimeout = 2, 18*time.Second, 18*time.Second, 19*time.Second
-		c.Namespaces["rated"] = Namespace{Durability: None, PublishPerSecond: 1, PublishBurst: 1}
+		c.Committers, c.API.PublishDeadline, c.StoreTimeout, c.StopTimeout = 2, 18*time.Second, 18*time.Second, 19*time.Second
+		c.Namespaces["rated"] = namespace.Namespace{Durability: namespace.None, PublishPerSecond: 1, PublishBurst: 1}
 		c.Now = func() time.Time { return time.Unix(1_700_000_000, 0) }
 	})
 	n.publish1("rated:a", `1`, "") // those that follow are refused, and counted
@@ -116,7 +117,7 @@ func TestAWaitingRequestHoldsNoAnswers(t *testing.T) {
 	for i := range streams {
 		send(i, fmt.Sprint("brief:", i), "rated:a")
 	}
-	eventually(t, "the last ones wait", func() bool { return counted(n.metrics.rateLimited) == float64(len(streams)) })
+	eventually(t, "the last ones wait", func() bool { return n.counter("spillway_router_publishes_rate_limited_total") == float64(len(streams)) })
 	n.stop()
 	eventually(t, "streams must end", n.stopping)
 	answers := make(chan error, 2*len(streams))
@@ -157,7 +158,7 @@ func TestAWaitingRequestHoldsNoAnswers(t *testing.T) {
 // Requests that ran out of time are not waited for when owners change: the stream goes on
 // as soon as the store does.
 func TestAStreamGoesOnAfterRequestsThatRanOutOfTime(t *testing.T) {
-	n := start(t, nil, func(c *Config) { c.PublishDeadline, c.StoreTimeout = 2*time.Second, 20*time.Second })
+	n := start(t, nil, func(c *Config) { c.API.PublishDeadline, c.StoreTimeout = 2*time.Second, 20*time.Second })
 	n.publish1("chat:a", `1`, "")
 	release := n.hang()
 	defer release()

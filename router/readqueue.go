@@ -3,6 +3,8 @@ package router
 import (
 	"container/heap"
 	"time"
+
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // expiredMost bounds what one take lets go of, so that the lock is not held for a whole
@@ -31,7 +33,7 @@ func newReadQueue() readQueue {
 }
 
 // add joins the flight of a key or begins one; grown: one more is ready.
-func (q *readQueue) add(key readKey, ns *Namespace, w waiter, now time.Time) (grown bool) {
+func (q *readQueue) add(key readKey, ns *namespace.Namespace, w waiter, now time.Time) (grown bool) {
 	f := q.flights[key]
 	if f == nil {
 		q.arrived++

@@ -11,6 +11,7 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 var (
@@ -52,7 +53,7 @@ type waiter struct {
 
 type flight struct {
 	key     readKey
-	ns      *Namespace
+	ns      *namespace.Namespace
 	since   time.Time // of the first waiter
 	place   uint64    // in the order of arrival
 	waiters []waiter
@@ -98,7 +99,7 @@ func newReads(cfg *Config, store history.Store, t *table, own *ownership, m *met
 }
 
 // add asks; past ReadQueue the answer is an error at once.
-func (r *reads) add(key readKey, ns *Namespace, w waiter) {
+func (r *reads) add(key readKey, ns *namespace.Namespace, w waiter) {
 	r.mu.Lock()
 	if r.closed || r.queue.waiting >= r.cfg.ReadQueue {
 		r.mu.Unlock()
@@ -278,7 +279,7 @@ func (r *reads) batch(ctx context.Context, flights []*flight) {
 // learnLocked takes how long a batch took, or how long it was given in vain.
 func (r *reads) learnLocked(took time.Duration, inVain bool) {
 	if inVain {
-		r.took = min(max(r.took, took)*2, r.cfg.ReadDeadline)
+		r.took = min(max(r.took, took)*2, r.cfg.API.ReadDeadline)
 		return
 	}
 	r.took = (3*r.took + took) / 4
@@ -297,7 +298,7 @@ func (r *reads) mark(flights []*flight) []mark {
 	marks := make([]mark, len(flights))
 	t := r.own.now()
 	for i, f := range flights {
-		if f.ns.Durability != Committed {
+		if f.ns.Durability != namespace.Committed {
 			continue // memory knows better
 		}
 		ours := r.own.owned(f.key.channel)

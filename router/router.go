@@ -2,18 +2,19 @@
 // the store, fans them out on the bus, and answers edges that ask what they
 // have missed.
 //
-// Backends call its gRPC services, or the same as JSON over HTTP (http.go), edges
-// and other routers EdgeService. It calls a history.Store, a Bus, the Membership and
-// other routers (Peers); cmd joins them.
+// Its rooms: api is what backends, edges and other routers call; operations is the
+// control side; namespace and channel have the words that all of them share; history
+// and bus adapt the store and NATS. The root numbers, stores, reads and hands over, and
+// joins the rooms. It calls a history.Store, a Bus, the Membership and other routers
+// (api.Peers); cmd joins them.
 //
 // Life: New does no I/O; Listen and ListenHTTP open the ports; Run serves until its
-// context ends, then drains and returns when everything it started has ended. Goroutines: the
-// committers, one for channels without a store, four for those that are acked before they
-// are written (two number, the others flush the bus and write), one that hands channels over and one
-// for each router that gets some, one that forms batches of reads
-// and one for each batch (at most Config.Reads), one each for views, quiet heads,
-// retention and uses of channels, those of package operations, gRPC's and net/http's own, two for each stream, and one for each call that is
-// forwarded.
+// context ends, then drains and returns when everything it started has ended. Goroutines:
+// the committers, one for channels without a store, one that hands channels over and
+// one for each router that gets some, one that forms batches of reads and one for each
+// batch (at most Config.Reads), one each for views, quiet heads, retention and uses of
+// channels, one for each router that publications are passed on to, and those of api
+// and operations.
 //
 // Invariants: an acked event of a committed namespace is in the store, and is on the
 // bus only after that (I1); per channel and epoch offsets have no holes (I2); answers
@@ -28,19 +29,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/control"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 	"github.com/spillway-io/spillway/router/operations"
 )
 
@@ -49,7 +49,7 @@ type Deps struct {
 	Store   history.Store
 	Bus     Bus
 	Members Membership
-	Peers   Peers
+	Peers   api.Peers
 
 	Control   *control.Control     // operations, revocations, settings; nil: none of them
 	Messenger operations.Messenger // what edges say of operations; nil: only their records
@@ -61,10 +61,10 @@ type Router struct {
 	cfg        Config
 	store      history.Store
 	members    Membership
-	peers      Peers
+	peers      api.Peers
 	log        *slog.Logger
 	metrics    *metrics
-	namespaces *namespaces
+	namespaces *namespace.Set
 	table      *table
 	own        *ownership
 	sequencer  *sequencer
@@ -73,23 +73,15 @@ type Router struct {
 	hand       *handover
 	keeper     *keeper
 	operations *operations.Service
-	gate       *gatekeeper
-	server     *grpc.Server
-	web        *web // nil: no HTTP
-	health     *health.Server
+	api        *api.Server
 	stop       chan struct{}   // closed when streams must end
 	work       context.Context // of calls, which may outlive who caused them; cut ends it
 	cut        context.CancelFunc
 
 	// atomic
-	ready atomic.Bool
-	edges atomic.Int64
-
-	streams sync.WaitGroup // goroutines of streams
-	calls   sync.WaitGroup // goroutines of forwarded calls
-
-	mu       sync.Mutex // guards below
-	listener net.Listener
+	ready   atomic.Bool
+	streams sync.WaitGroup // goroutines of streams on which channels come
+	calls   sync.WaitGroup // goroutines that give channels and pass publications on
 }
 
 // New checks the configuration and joins the parts.
@@ -112,7 +104,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	r.work, r.cut = context.WithCancel(context.Background())
 	r.metrics = newMetrics(cfg.Registry, r.sizes())
 	r.operations = operations.New(cfg.operations(), operations.Deps{Members: deps.Members, Control: deps.Control, Messenger: deps.Messenger, Stop: r.stop})
-	r.namespaces = newNamespaces(&r.cfg)
+	r.namespaces = namespace.NewSet(r.cfg.Namespaces, r.cfg.OpenNamespaces)
 	r.table = newTable(cfg.CacheBytes, r.metrics)
 	r.own = newOwnership(&r.cfg, deps.Members)
 	r.fan = &fan{cfg: &r.cfg, bus: deps.Bus, metrics: r.metrics}
@@ -120,9 +112,10 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	r.reads = newReads(&r.cfg, deps.Store, r.table, r.own, r.metrics, r.log)
 	r.hand = newHandover(r)
 	r.keeper = newKeeper(&r.cfg, r.table, deps.Store, r.metrics, r.log)
-	r.gate = newGatekeeper(r.cfg.Keys)
-	r.server = r.newServer()
-	r.web = newWeb(r)
+	r.api = api.New(r.cfg.api(), api.Deps{
+		Channels: channels{r}, Views: channels{r}, Peers: deps.Peers, Namespaces: r.namespaces,
+		Admin: r.operations, Handover: handoverService{Router: r}, Stop: r.stop,
+	})
 	return r, nil
 }
 
@@ -134,44 +127,25 @@ func (r *Router) sizes() *sizes {
 		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
 		readQueue:   func() float64 { return float64(r.reads.depth()) },
 		readsPeak:   func() float64 { return float64(r.reads.peak.Load()) },
-		httpBytes: func() float64 {
-			if r.web == nil {
-				return 0
-			}
-			return float64(r.web.bytes.Load())
-		},
 	}
 }
 
-// Listen opens the port, so that Addr is known before Run. Run calls it if nobody
-// has.
-func (r *Router) Listen(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.listener != nil {
-		return nil
-	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", r.cfg.Listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	r.listener = listener
-	return nil
-}
+// Listen opens the port of the gRPC API, so that Addr is known before Run. Run calls it
+// if nobody has.
+func (r *Router) Listen(ctx context.Context) error { return r.api.Listen(ctx) }
+
+// ListenHTTP opens the port of the HTTP API, if there is one.
+func (r *Router) ListenHTTP(ctx context.Context) error { return r.api.ListenHTTP(ctx) }
 
 // Addr is where the gRPC server listens; "" before Listen.
-func (r *Router) Addr() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.listener == nil {
-		return ""
-	}
-	return r.listener.Addr().String()
-}
+func (r *Router) Addr() string { return r.api.Addr() }
+
+// HTTPAddr is where the HTTP API listens; "" before ListenHTTP and without one.
+func (r *Router) HTTPAddr() string { return r.api.HTTPAddr() }
 
 // Load fills in this router's part of its load figure.
 func (r *Router) Load(f *presence.Figure) {
-	f.Conns = uint64(max(0, r.edges.Load()))
+	f.Conns = uint64(max(0, r.api.Edges()))
 	f.Channels = uint64(max(0, r.table.channels.Load()))
 }
 
@@ -213,10 +187,7 @@ func (r *Router) Run(ctx context.Context) error {
 	g.Go(func() error { return r.retention(parts) })
 	g.Go(func() error { return r.keeper.run(parts, r.cfg.StoreTimeout) })
 	g.Go(func() error { return r.operations.Run(parts) })
-	g.Go(func() error { return r.serve() })
-	if r.web != nil {
-		g.Go(r.web.run)
-	}
+	r.api.Start(g)
 	r.log.Info("router listens", "id", r.cfg.ID, "address", r.Addr(), "http", r.HTTPAddr())
 	r.wait(ctx, failed)
 	r.drain(ctx)
@@ -224,11 +195,10 @@ func (r *Router) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (r *Router) serve() error {
-	if err := r.server.Serve(r.listener); err != nil && !r.stopping() {
-		return fmt.Errorf("serve: %w", err)
-	}
-	return nil
+// serving says whether the router takes work.
+func (r *Router) serving(on bool) {
+	r.ready.Store(on)
+	r.api.Serving(on)
 }
 
 // wait is ready once joined, and returns when ctx ends or a part has failed.
@@ -253,30 +223,12 @@ func (r *Router) wait(ctx, failed context.Context) {
 func (r *Router) drain(ctx context.Context) {
 	r.serving(false)
 	r.members.SetState(gatewayv1.State_STATE_DRAINING)
-	if r.web != nil {
-		r.web.server.SetKeepAlivesEnabled(false) // callers come back elsewhere
-	}
 	r.handOver(ctx)
 	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainDelay+r.cfg.StopTimeout)
 	defer cancel()
 	pause(fresh, r.cfg.DrainDelay) // calls are served while the others take notice
 	close(r.stop)
-	stopped := make(chan struct{})
-	// It waits for calls and ends at the latest with Stop below.
-	go func() {
-		r.server.GracefulStop()
-		close(stopped)
-	}()
-	if r.web != nil {
-		r.web.stop(fresh)
-	}
-	select {
-	case <-stopped:
-	case <-fresh.Done():
-		r.log.Warn("calls were cut off: they did not end in time")
-		r.server.Stop()
-		<-stopped
-	}
+	r.api.Stop(fresh)
 	r.rest(fresh)
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
 }
@@ -288,6 +240,7 @@ func (r *Router) rest(ctx context.Context) {
 	ended := make(chan struct{})
 	// It ends with the last of them, soon after the cut; rest waits for it.
 	go func() {
+		r.api.Wait()
 		r.streams.Wait()
 		r.calls.Wait()
 		close(ended)

@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // sequencer numbers what is published on each channel: it queues publications,
@@ -87,8 +89,8 @@ func (l *lane) pop() *channel {
 	return ch
 }
 
-func (s *sequencer) laneOf(ns *Namespace) *lane {
-	if ns.Durability == None {
+func (s *sequencer) laneOf(ns *namespace.Namespace) *lane {
+	if ns.Durability == namespace.None {
 		return &s.volatile
 	}
 	return &s.committed
@@ -97,16 +99,16 @@ func (s *sequencer) laneOf(ns *Namespace) *lane {
 func (s *sequencer) push(ch *channel) { s.laneOf(ch.ns).push(ch) }
 
 // enqueue takes a publication or finishes it with overflow. It never blocks.
-func (s *sequencer) enqueue(p *publication) {
-	p.since = time.Now()
-	p.measure()
+func (s *sequencer) enqueue(p *machine.Publication) {
+	p.Since = time.Now()
+	p.Measure()
 	if !s.reserve(p) {
 		s.refuse(p)
 		return
 	}
-	shard := s.table.lock(p.channel)
-	ch := s.table.getLocked(shard, p.channel, p.ns)
-	if int64(ch.pendingBytes)+p.size > s.cfg.QueueBytes/4 {
+	shard := s.table.lock(p.Channel)
+	ch := s.table.getLocked(shard, p.Channel, p.Namespace)
+	if int64(ch.pendingBytes)+p.Size() > s.cfg.QueueBytes/4 {
 		shard.mu.Unlock()
 		s.refuse(p)
 		return
@@ -114,26 +116,26 @@ func (s *sequencer) enqueue(p *publication) {
 	if ch.turned {
 		shard.mu.Unlock()
 		s.metrics.handover.turned.Inc()
-		s.finish(p, notOwner)
+		s.finish(p, machine.NotOwner)
 		return
 	}
 	ch.pending = append(ch.pending, p)
-	ch.pendingBytes += int(p.size)
+	ch.pendingBytes += int(p.Size())
 	push := ch.readyLocked()
 	shard.mu.Unlock()
 	if push {
-		s.laneOf(p.ns).push(ch)
+		s.laneOf(p.Namespace).push(ch)
 	}
 	s.table.shrink()
 }
 
 // reserve takes a place in the queue. What memory numbers has a quarter beside, so
 // that it goes on while all that waits for the store fills the queue.
-func (s *sequencer) reserve(p *publication) bool {
-	events, bytes := s.events.Add(1), s.bytes.Add(p.size)
+func (s *sequencer) reserve(p *machine.Publication) bool {
+	events, bytes := s.events.Add(1), s.bytes.Add(p.Size())
 	ok := events <= s.cfg.QueueEvents && bytes <= s.cfg.QueueBytes
-	if p.ns.Durability != Committed {
-		events, bytes = s.quick.events.Add(1), s.quick.bytes.Add(p.size)
+	if p.Namespace.Durability != namespace.Committed {
+		events, bytes = s.quick.events.Add(1), s.quick.bytes.Add(p.Size())
 		ok = ok || events <= max(1, s.cfg.QueueEvents/4) && bytes <= s.cfg.QueueBytes/4
 	}
 	return ok
@@ -141,10 +143,10 @@ func (s *sequencer) reserve(p *publication) bool {
 
 // refuse lets go of what the publication carries: the call that brought it may
 // wait for others, and is not counted.
-func (s *sequencer) refuse(p *publication) {
+func (s *sequencer) refuse(p *machine.Publication) {
 	s.metrics.overflows.Inc()
-	p.event = history.Event{}
-	s.finish(p, overflow)
+	p.Event = history.Event{}
+	s.finish(p, machine.Overflow)
 }
 
 // readyLocked marks a channel for the ready list; true: the caller pushes it.
@@ -157,26 +159,26 @@ func (ch *channel) readyLocked() bool {
 }
 
 // finish answers a publication and gives back its place in the queue.
-func (s *sequencer) finish(p *publication, res result) {
+func (s *sequencer) finish(p *machine.Publication, res machine.Result) {
 	s.release(p)
 	s.metrics.publishes.of(res).Inc()
-	p.finish(res)
+	p.Finish(res)
 }
 
-func (s *sequencer) release(p *publication) {
+func (s *sequencer) release(p *machine.Publication) {
 	s.events.Add(-1)
-	s.bytes.Add(-p.size)
-	if p.ns.Durability != Committed {
+	s.bytes.Add(-p.Size())
+	if p.Namespace.Durability != namespace.Committed {
 		s.quick.events.Add(-1)
-		s.quick.bytes.Add(-p.size)
+		s.quick.bytes.Add(-p.Size())
 	}
 }
 
 // work is what a batch has of one channel.
 type work struct {
 	ch      *channel
-	pubs    []*publication
-	back    []*publication // to be queued again, in order
+	pubs    []*machine.Publication
+	back    []*machine.Publication // to be queued again, in order
 	epoch   uint64
 	head    uint64
 	version uint64 // of the channel when it was taken
@@ -212,7 +214,7 @@ func (s *sequencer) take(l *lane) []*work {
 			continue
 		}
 		for _, p := range w.pubs {
-			bytes += int(p.size)
+			bytes += int(p.Size())
 		}
 		events += len(w.pubs)
 		batch = append(batch, w)
@@ -228,12 +230,12 @@ func (s *sequencer) takeLocked(ch *channel, events, bytes int) *work {
 		p := ch.pending[n]
 		ch.pending[n] = nil
 		n++
-		ch.pendingBytes -= int(p.size)
+		ch.pendingBytes -= int(p.Size())
 		switch {
-		case p.stage.CompareAndSwap(queued, taken):
+		case p.Take():
 			w.pubs = append(w.pubs, p)
-			size += int(p.size)
-		case p.stage.Load() == abandoned:
+			size += int(p.Size())
+		case p.Stage() == machine.Abandoned:
 			s.metrics.abandoned.Inc()
 			s.release(p)
 		}
@@ -256,8 +258,8 @@ func (s *sequencer) done(w *work) {
 	ch.shard.mu.Lock()
 	if len(w.back) > 0 {
 		for _, p := range w.back {
-			ch.pendingBytes += int(p.size)
-			p.stage.Store(queued)
+			ch.pendingBytes += int(p.Size())
+			p.Requeue()
 		}
 		ch.pending = append(w.back, ch.pending...)
 	}
@@ -309,16 +311,4 @@ func (s *sequencer) run(ctx context.Context, l *lane, commit func(context.Contex
 func backoff(wait time.Duration, failures int) time.Duration {
 	d := min(20*wait, wait<<min(failures-1, 5))
 	return d/2 + rand.N(d/2+1)
-}
-
-// pause waits; false: ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -20,8 +20,10 @@ import (
 	"github.com/spillway-io/spillway/presence/peers"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // pair starts two routers that know each other.
@@ -104,9 +106,9 @@ func TestForwardedCallIsPassedOnToTheOwner(t *testing.T) {
 
 func TestKeysOpenWhatTheyMay(t *testing.T) {
 	n := start(t, nil, func(c *Config) {
-		c.Keys = []Key{
-			{Name: "backend", Secret: strings.Repeat("p", 20), Rights: []Right{RightPublish}},
-			{Name: "edges", Secret: strings.Repeat("e", 20), Rights: []Right{RightEdge, RightRead}},
+		c.API.Keys = []api.Key{
+			{Name: "backend", Secret: strings.Repeat("p", 20), Rights: []api.Right{api.RightPublish}},
+			{Name: "edges", Secret: strings.Repeat("e", 20), Rights: []api.Right{api.RightEdge, api.RightRead}},
 		}
 	})
 	call := func(secret string) (publish, history, admin, edge codes.Code) {
@@ -146,11 +148,11 @@ func TestKeysOpenWhatTheyMay(t *testing.T) {
 
 func TestWithoutKeysOnlyLoopbackIsServed(t *testing.T) {
 	cfg := Default()
-	cfg.ID, cfg.Listen = "r1", "0.0.0.0:8390"
+	cfg.ID, cfg.API.Listen = "r1", "0.0.0.0:8390"
 	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "loopback") {
 		t.Errorf("Validate: %v", err)
 	}
-	cfg.Keys = []Key{{Name: "k", Secret: strings.Repeat("s", 16), Rights: []Right{RightPublish}}}
+	cfg.API.Keys = []api.Key{{Name: "k", Secret: strings.Repeat("s", 16), Rights: []api.Right{api.RightPublish}}}
 	if err := cfg.Validate(); err != nil {
 		t.Errorf("with keys: %v", err)
 	}
@@ -159,8 +161,8 @@ func TestWithoutKeysOnlyLoopbackIsServed(t *testing.T) {
 func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 	cfg := Default()
 	cfg.Committers, cfg.QueueBytes = 0, -1
-	cfg.Namespaces = map[string]Namespace{"chat": {Durability: None + 1}, "a:b": {}, "": {}}
-	cfg.Keys = []Key{{Name: "k", Secret: "short", Rights: []Right{"fly"}}}
+	cfg.Namespaces = map[string]namespace.Namespace{"chat": {Durability: namespace.None + 1}, "a:b": {}, "": {}}
+	cfg.API.Keys = []api.Key{{Name: "k", Secret: "short", Rights: []api.Right{"fly"}}}
 	err := cfg.Validate()
 	for _, want := range []string{"id", "committers", "queue_bytes", "namespaces.chat.durability", "namespaces.a:b", `"default"`, "16 bytes", "fly"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -33,7 +33,7 @@ func (s *slowStore) Read(ctx context.Context, r []history.Range) ([]history.Page
 func TestASlowStoreServesWhoAsksAgain(t *testing.T) {
 	const channels, each, ranges = 1200, 200 * time.Millisecond, 50
 	n := start(t, &slowStore{memory.New(memory.Default()), each}, func(c *Config) {
-		c.Reads, c.ReadRanges, c.ReadDeadline = 1, ranges, time.Second
+		c.Reads, c.ReadRanges, c.API.ReadDeadline = 1, ranges, time.Second
 	})
 	epochs := make([]uint64, channels)
 	for i := range channels {
@@ -51,7 +51,7 @@ func TestASlowStoreServesWhoAsksAgain(t *testing.T) {
 			<-time.After(time.Duration(i) * time.Millisecond) // they do not come at once
 			for time.Since(began) < 5*ideal {
 				answer := make(chan *gatewayv1.Answer, 1)
-				n.ask(position(fmt.Sprint("chat:", i), epochs[i], 1), func() bool { return false }, func(a *gatewayv1.Answer) { answer <- a })
+				n.askForTest(position(fmt.Sprint("chat:", i), epochs[i], 1), func() bool { return false }, func(a *gatewayv1.Answer) { answer <- a })
 				a := <-answer
 				mu.Lock()
 				if a.Status == gatewayv1.Status_STATUS_OK {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -29,7 +30,7 @@ const lateFor = time.Minute
 //	row.head >  run.Head   settled: the events at its offsets are ours, or never will be
 type suspect struct {
 	run  history.Run
-	pubs []*publication
+	pubs []*machine.Publication
 }
 
 // outcomeUnknown forgets the channel and keeps what is needed to find out.
@@ -46,9 +47,9 @@ func (s *sequencer) outcomeUnknown(p *piece, run *history.Run) {
 	}
 	ch.shard.mu.Unlock()
 	for _, pub := range pubs {
-		pub.uncertain = true
-		if full && pub.event.Key == "" {
-			s.finish(pub, unknownOutcome)
+		pub.Uncertain = true
+		if full && pub.Event.Key == "" {
+			s.finish(pub, machine.UnknownOutcome)
 			continue
 		}
 		s.retryOne(p.work, pub)
@@ -56,21 +57,21 @@ func (s *sequencer) outcomeUnknown(p *piece, run *history.Run) {
 }
 
 // retryLater queues again what is young enough, and tells the others.
-func (s *sequencer) retryLater(w *work, pubs []*publication, uncertain bool) {
+func (s *sequencer) retryLater(w *work, pubs []*machine.Publication, uncertain bool) {
 	for _, p := range expand(pubs) {
-		p.uncertain = p.uncertain || uncertain
+		p.Uncertain = p.Uncertain || uncertain
 		s.retryOne(w, p)
 	}
 }
 
-func (s *sequencer) retryOne(w *work, p *publication) {
+func (s *sequencer) retryOne(w *work, p *machine.Publication) {
 	switch {
-	case time.Since(p.since) < s.cfg.RetryFor:
+	case time.Since(p.Since) < s.cfg.RetryFor:
 		w.back = append(w.back, p)
-	case p.uncertain:
-		s.finish(p, unknownOutcome)
+	case p.Uncertain:
+		s.finish(p, machine.UnknownOutcome)
 	default:
-		s.finish(p, notStored)
+		s.finish(p, machine.NotStored)
 	}
 }
 
@@ -133,7 +134,7 @@ func sameEvents(stored, ours []history.Event) bool {
 // foundStored answers a run that turned out to be in the store.
 func (s *sequencer) foundStored(w *work, q suspect) {
 	for i, p := range q.pubs {
-		s.finishSuspect(w, p, result{epoch: q.run.Epoch, offset: q.run.Events[i].Offset})
+		s.finishSuspect(w, p, machine.Result{Epoch: q.run.Epoch, Offset: q.run.Events[i].Offset})
 	}
 	w.ch.shard.mu.Lock()
 	s.fan.publishedLocked(w.ch)
@@ -145,15 +146,15 @@ func (s *sequencer) foundStored(w *work, q suspect) {
 // neverKnown answers those without a key; of the others the key decides.
 func (s *sequencer) neverKnown(w *work, q suspect) {
 	for _, p := range q.pubs {
-		if p.event.Key == "" {
-			s.finishSuspect(w, p, unknownOutcome)
+		if p.Event.Key == "" {
+			s.finishSuspect(w, p, machine.UnknownOutcome)
 		}
 	}
 }
 
 // finishSuspect answers a publication that is in this batch or still queued, and
 // takes it out of the batch.
-func (s *sequencer) finishSuspect(w *work, p *publication, res result) {
+func (s *sequencer) finishSuspect(w *work, p *machine.Publication, res machine.Result) {
 	for i, in := range w.pubs {
 		if in == p {
 			w.pubs = append(w.pubs[:i:i], w.pubs[i+1:]...)
@@ -161,7 +162,7 @@ func (s *sequencer) finishSuspect(w *work, p *publication, res result) {
 			return
 		}
 	}
-	if p.stage.CompareAndSwap(queued, taken) {
+	if p.Take() {
 		s.finish(p, res)
 	}
 }

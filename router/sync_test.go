@@ -16,6 +16,7 @@ import (
 	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 func (n *node) fill(channel string, events int) (epoch uint64) {
@@ -105,7 +106,9 @@ func (n *node) forget(channel string) {
 
 // What is older than history is told as such.
 func TestTrimmedPositionIsNotRecovered(t *testing.T) {
-	n := start(t, nil, func(c *Config) { c.Namespaces["short"] = Namespace{HistorySize: 3, Recover: true, Subscribe: Everyone} })
+	n := start(t, nil, func(c *Config) {
+		c.Namespaces["short"] = namespace.Namespace{HistorySize: 3, Recover: true, Subscribe: namespace.Everyone}
+	})
 	epoch := n.fill("short:a", 10)
 	if err := n.trimAll(testContext(t)); err != nil {
 		t.Fatal(err)
@@ -266,7 +269,7 @@ func TestAsksAreAdmitted(t *testing.T) {
 // An edge that does not read its answers is not read from either; another edge
 // and the publishers do not notice.
 func TestSlowEdgeHurtsItself(t *testing.T) {
-	n := start(t, nil, func(c *Config) { c.StreamBytes = 64 << 10 })
+	n := start(t, nil, func(c *Config) { c.API.StreamBytes = 64 << 10 })
 	data := `"` + strings.Repeat("x", 10_000) + `"`
 	for range 20 {
 		n.publish1("chat:big", data, "")

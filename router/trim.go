@@ -31,7 +31,7 @@ func (r *Router) retention(ctx context.Context) error {
 }
 
 func (r *Router) trimAll(ctx context.Context) error {
-	rules := r.namespaces.retention()
+	rules := r.namespaces.Retention()
 	return r.bites(ctx, func(bite context.Context) (int, error) {
 		r.metrics.storeCalls.trim.Inc()
 		n, err := r.store.Trim(bite, rules, r.cfg.KeyWindow, r.cfg.TrimLimit)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // Channels of namespaces without a store live in their owner's memory: epoch,
@@ -105,11 +105,6 @@ func (s *sequencer) volatileLocked(ch *channel, seen uint64) turn {
 	return turnServe
 }
 
-// movingRetry is when to come back for a channel that changes its owner.
-const movingRetry = 200 * time.Millisecond
-
-var notOwner = result{code: codes.Unavailable, retryAfter: movingRetry, message: "not stored: the channel is moving to another router"}
-
 // commitVolatile numbers and fans out; there is nothing that could fail.
 func (s *sequencer) commitVolatile(_ context.Context, batch []*work) error {
 	for _, w := range batch {
@@ -128,19 +123,20 @@ func (s *sequencer) commitOneVolatile(w *work) {
 		return
 	case turnPass:
 		ch.shard.mu.Unlock()
-		s.finishAll(w.pubs, notOwner)
+		s.finishAll(w.pubs, machine.NotOwner)
 		return
 	}
 	epoch, head, now := ch.epoch, ch.head, s.cfg.Now().UnixMilli()
 	var slab eventSlab
 	events := make([]*gatewayv1.BusEvent, 0, len(w.pubs))
+	results := make([]machine.Result, len(w.pubs))
 	for i, p := range w.pubs {
 		offset, repeat := ch.keyed(p, head+uint64(len(events))+1)
-		p.result = result{epoch: epoch, offset: offset, repeat: repeat, durability: None}
+		results[i] = machine.Result{Epoch: epoch, Offset: offset, Repeat: repeat, Durability: namespace.None}
 		if !repeat {
-			p.event.Offset, p.event.TimeMS = offset, now
+			p.Event.Offset, p.Event.TimeMS = offset, now
 			b := slab.next(len(w.pubs) - i)
-			fillEvent(b, &p.event)
+			fillEvent(b, &p.Event)
 			events = append(events, b)
 		}
 	}
@@ -154,22 +150,22 @@ func (s *sequencer) commitOneVolatile(w *work) {
 	if len(events) > 0 {
 		s.fan.out(ch.name, epoch, base, events)
 	}
-	for _, p := range w.pubs {
-		s.finish(p, p.result)
+	for i, p := range w.pubs {
+		s.finish(p, results[i])
 	}
 }
 
 // keyed answers the offset of p: next, or that of the first with its key.
-func (ch *channel) keyed(p *publication, next uint64) (offset uint64, repeat bool) {
-	if p.event.Key == "" {
+func (ch *channel) keyed(p *machine.Publication, next uint64) (offset uint64, repeat bool) {
+	if p.Event.Key == "" {
 		return next, false
 	}
 	if ch.keys == nil {
 		ch.keys = &recentKeys{offsets: make(map[history.Key]uint64)}
 	}
-	if offset, ok := ch.keys.offsets[p.key()]; ok {
+	if offset, ok := ch.keys.offsets[p.Key()]; ok {
 		return offset, true
 	}
-	ch.keys.put(p.key(), next)
+	ch.keys.put(p.Key(), next)
 	return next, false
 }

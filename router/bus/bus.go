@@ -25,7 +25,6 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
-	"github.com/spillway-io/spillway/router"
 )
 
 // Conn is what is used of a *nats.Conn. Publish keeps nothing of data.
@@ -95,10 +94,7 @@ type message struct {
 	data    []byte
 }
 
-var (
-	_ router.Bus = (*Bus)(nil)
-	_ Conn       = (*nats.Conn)(nil)
-)
+var _ Conn = (*nats.Conn)(nil)
 
 // New makes a Bus over a connection; Run makes it work.
 func New(cfg Config, conn Conn) (*Bus, error) {

@@ -11,6 +11,7 @@
 package namespace
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -161,4 +162,44 @@ func (s *Set) Retention() []history.Retention {
 		return true
 	})
 	return rules
+}
+
+// Validate reports all problems of a namespace as "field: value: rule".
+func (n Namespace) Validate(name string) error {
+	var problems []error
+	add := func(field string, value any, rule string) {
+		problems = append(problems, fmt.Errorf("%s: %v: %s", field, value, rule))
+	}
+	field := "namespaces." + name
+	switch {
+	case name == "":
+		add("namespaces", `""`, `channels without a colon are called "default"`)
+	case wire.CheckChannel(name) != nil || wire.Namespace(name) != "":
+		add(field, name, "must be a channel name without a colon")
+	}
+	if n.HistorySize < 0 {
+		add(field+".history_size", n.HistorySize, "must not be negative")
+	}
+	if n.HistoryTTL < 0 {
+		add(field+".history_ttl", n.HistoryTTL, "must not be negative")
+	}
+	if n.Durability != Committed && n.Durability != None {
+		add(field+".durability", n.Durability, "must be committed or none")
+	}
+	if n.PublishPerSecond < 0 {
+		add(field+".publish_per_second", n.PublishPerSecond, "must not be negative")
+	}
+	if n.PublishBurst < 0 {
+		add(field+".publish_burst", n.PublishBurst, "must not be negative")
+	}
+	if n.PublishBurst > 0 && n.PublishPerSecond == 0 {
+		add(field+".publish_burst", n.PublishBurst, "needs publish_per_second")
+	}
+	if n.Subscribe > Everyone {
+		add(field+".subscribe", n.Subscribe, "must be granted or everyone")
+	}
+	if n.Publish > Nobody {
+		add(field+".publish", n.Publish, "must be granted, everyone or nobody")
+	}
+	return errors.Join(problems...)
 }

@@ -13,9 +13,11 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/router"
+	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/postgres"
 	"github.com/spillway-io/spillway/router/history/sqlite"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // Load reads router.yaml and reports everything that is wrong with it at once.
@@ -29,45 +31,45 @@ func Load(src config.Source) (*routerfile.File, error) {
 // routerConfig reads the secrets that the file names. Errors begin with the key.
 func routerConfig(f *routerfile.File, dev bool) (router.Config, error) {
 	rc := router.Default()
-	rc.ID, rc.Region, rc.Listen = f.ID, f.Region, f.Listen
-	rc.HTTPListen = f.HTTPListen
-	rc.Reflection, rc.OpenNamespaces = dev, dev
-	rc.MaxEventBytes, rc.QueueBytes, rc.CacheBytes = f.Limits.MaxEventBytes, int64(f.Limits.QueueBytes), int64(f.Limits.CacheBytes)
+	rc.ID, rc.Region, rc.API.Listen = f.ID, f.Region, f.Listen
+	rc.API.HTTPListen = f.HTTPListen
+	rc.API.Reflection, rc.OpenNamespaces = dev, dev
+	rc.API.MaxEventBytes, rc.QueueBytes, rc.CacheBytes = f.Limits.MaxEventBytes, int64(f.Limits.QueueBytes), int64(f.Limits.CacheBytes)
 	rc.Reads, rc.ReadRanges = f.Store.ReadConns, f.Limits.ReadBatch
 	rc.ForgetAfter = f.Store.ForgetAfter
 	rc.Committers = 1
 	if f.Store.SQLite == "" {
 		rc.Committers = 2
 	}
-	rc.Namespaces = make(map[string]router.Namespace, len(f.Namespaces))
+	rc.Namespaces = make(map[string]namespace.Namespace, len(f.Namespaces))
 	for name, ns := range f.Namespaces {
-		rc.Namespaces[name] = namespace(ns)
+		rc.Namespaces[name] = namespaceOf(ns)
 	}
 	keys, keysErr := f.API.Keys()
 	for _, k := range keys {
-		key := router.Key{Name: k.Name, Secret: k.Secret}
+		key := api.Key{Name: k.Name, Secret: k.Secret}
 		for _, r := range k.Rights {
-			key.Rights = append(key.Rights, router.Right(r))
+			key.Rights = append(key.Rights, api.Right(r))
 		}
-		rc.Keys = append(rc.Keys, key)
+		rc.API.Keys = append(rc.API.Keys, key)
 	}
 	secure, tlsErr := f.TLS.Config("tls")
 	if secure != nil {
-		rc.Transport, rc.HTTPTLS = credentials.NewTLS(secure), secure
+		rc.API.Transport, rc.API.HTTPTLS = credentials.NewTLS(secure), secure
 	}
 	return rc, errors.Join(keysErr, tlsErr)
 }
 
-// namespace translates words that Load has checked.
-func namespace(in routerfile.Namespace) router.Namespace {
-	access := map[string]router.Access{"granted": router.Granted, "everyone": router.Everyone, "nobody": router.Nobody}
-	out := router.Namespace{
+// namespaceOf translates words that Load has checked.
+func namespaceOf(in routerfile.Namespace) namespace.Namespace {
+	access := map[string]namespace.Access{"granted": namespace.Granted, "everyone": namespace.Everyone, "nobody": namespace.Nobody}
+	out := namespace.Namespace{
 		HistorySize: in.HistorySize, HistoryTTL: in.HistoryTTL, Recover: in.Recover,
 		Subscribe: access[in.Subscribe], Publish: access[in.Publish],
 		PublishPerSecond: in.PublishPerSecond, PublishBurst: in.PublishBurst,
 	}
 	if in.Durability == "none" {
-		out.Durability = router.None
+		out.Durability = namespace.None
 	}
 	return out
 }

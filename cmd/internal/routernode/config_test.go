@@ -12,8 +12,9 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
-	"github.com/spillway-io/spillway/router"
+	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -37,15 +38,15 @@ func TestNamespacesAndKeysReachTheRouter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rc.Namespaces["plain"] != router.DefaultNamespace() {
-		t.Errorf("defaults differ: %+v, %+v", rc.Namespaces["plain"], router.DefaultNamespace())
+	if rc.Namespaces["plain"] != namespace.Default() {
+		t.Errorf("defaults differ: %+v, %+v", rc.Namespaces["plain"], namespace.Default())
 	}
 	chat, tick := rc.Namespaces["chat"], rc.Namespaces["tick"]
-	if chat.Subscribe != router.Everyone || chat.Publish != router.Everyone || tick.Durability != router.None || tick.Recover || tick.Publish != router.Nobody {
+	if chat.Subscribe != namespace.Everyone || chat.Publish != namespace.Everyone || tick.Durability != namespace.None || tick.Recover || tick.Publish != namespace.Nobody {
 		t.Errorf("chat %+v, tick %+v", chat, tick)
 	}
-	if len(rc.Keys) != 1 || rc.Keys[0].Name != "billing" || rc.Keys[0].Rights[1] != router.RightEdge {
-		t.Errorf("keys %+v", rc.Keys)
+	if len(rc.API.Keys) != 1 || rc.API.Keys[0].Name != "billing" || rc.API.Keys[0].Rights[1] != api.RightEdge {
+		t.Errorf("keys %+v", rc.API.Keys)
 	}
 }
 

@@ -150,7 +150,7 @@ func New(ctx context.Context, cfg *routerfile.File, o Options) (node *Node, err 
 	n.group.Add("membership", n.members.Run)
 	n.group.Add("messages on the bus", messenger.Run)
 	n.group.Add("control", agreed.Run)
-	n.group.Add("router", n.router.Run, rc.HandoverTimeout+rc.DrainDelay+rc.StopTimeout+rc.CallDeadline)
+	n.group.Add("router", n.router.Run, rc.HandoverTimeout+rc.DrainDelay+rc.StopTimeout+rc.API.CallDeadline)
 	return n, nil
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/spillway-io/spillway/router"
 	routerbus "github.com/spillway-io/spillway/router/bus"
 	"github.com/spillway-io/spillway/router/history/memory"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // lossy is the router's bus; what it is given while it loses goes nowhere.
@@ -107,7 +108,7 @@ func (p *pair) startRouter(conn *nats.Conn, change func(*router.Config)) (addres
 	p.bus.Bus = fan
 	p.running(fan.Run)
 	cfg := router.Default()
-	cfg.ID, cfg.Listen, cfg.OwnerRecheck, cfg.DrainDelay = "r1", "127.0.0.1:0", 0, 0
+	cfg.ID, cfg.API.Listen, cfg.OwnerRecheck, cfg.DrainDelay = "r1", "127.0.0.1:0", 0, 0
 	change(&cfg)
 	others := peers.New(peers.Config{})
 	p.t.Cleanup(others.Close)
@@ -213,11 +214,11 @@ func (p *pair) listen(channel string) *listener {
 // as far as it is lost; what comes after it is delivered.
 func TestWhatCannotBeRepairedIsAnnouncedOnceToEveryConn(t *testing.T) {
 	p := startPair(t, func(c *router.Config) {
-		c.Namespaces = map[string]router.Namespace{
-			"kept":     {HistorySize: 1000, Recover: true, Subscribe: router.Everyone},
-			"short":    {HistorySize: 3, Recover: true, Subscribe: router.Everyone},
-			"cursor":   {HistorySize: 1000, Recover: false, Subscribe: router.Everyone},
-			"volatile": {Durability: router.None, Recover: true, Subscribe: router.Everyone},
+		c.Namespaces = map[string]namespace.Namespace{
+			"kept":     {HistorySize: 1000, Recover: true, Subscribe: namespace.Everyone},
+			"short":    {HistorySize: 3, Recover: true, Subscribe: namespace.Everyone},
+			"cursor":   {HistorySize: 1000, Recover: false, Subscribe: namespace.Everyone},
+			"volatile": {Durability: namespace.None, Recover: true, Subscribe: namespace.Everyone},
 		}
 		c.TrimEvery, c.TailAge, c.TailEvents = 50*time.Millisecond, time.Nanosecond, 3
 	})

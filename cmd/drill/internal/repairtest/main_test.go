@@ -80,7 +80,7 @@ func runRouter(path string) error {
 	defer store.Close()
 	registry := prometheus.NewRegistry()
 	cfg := router.Default()
-	cfg.ID, cfg.Listen, cfg.OpenNamespaces, cfg.Registry = "r1", "127.0.0.1:0", true, registry
+	cfg.ID, cfg.API.Listen, cfg.OpenNamespaces, cfg.Registry = "r1", "127.0.0.1:0", true, registry
 	cfg.OwnerRecheck = 0 // it has been the owner for long
 	members := &alone{
 		snapshot: presence.NewSnapshot([]*presence.Member{routerMember("")}, 1), never: make(chan struct{}), joined: make(chan struct{}),

@@ -1,4 +1,4 @@
-package router
+package api
 
 import (
 	"fmt"
@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // rateHorizon bounds how far ahead refused publishes are told to come back.
@@ -27,8 +30,19 @@ type rate struct {
 	told   time.Time  // the latest time told to somebody
 }
 
+// newRates are those of all namespaces that have a limit.
+func newRates(set *namespace.Set) map[*namespace.Namespace]*rate {
+	rates := make(map[*namespace.Namespace]*rate)
+	set.Known(func(name string, ns *namespace.Namespace) {
+		if r := newRate(name, ns); r != nil {
+			rates[ns] = r
+		}
+	})
+	return rates
+}
+
 // newRate takes what Namespace says; nil: no limit.
-func newRate(name string, ns *Namespace) *rate {
+func newRate(name string, ns *namespace.Namespace) *rate {
 	if ns.PublishPerSecond == 0 {
 		return nil
 	}
@@ -68,17 +82,17 @@ func (r *rate) lasts(events float64) time.Duration {
 
 // limit takes one event off the namespace's rate. A publish that another router
 // passed on was counted there.
-func (r *Router) limit(p *publication) result {
-	rate := r.namespaces.rates[p.ns]
-	if rate == nil || p.forwarded {
-		return result{}
+func (s *Server) limit(p *channel.Publication) channel.Result {
+	rate := s.rates[p.Namespace]
+	if rate == nil || p.Forwarded {
+		return channel.Result{}
 	}
-	after, ok := rate.take(r.cfg.Now())
+	after, ok := rate.take(s.cfg.Now())
 	if ok {
-		return result{}
+		return channel.Result{}
 	}
-	r.metrics.rateLimited.Inc()
+	s.metrics.rateLimited.Inc()
 	// Rounded up to what the wire can say: a retry must not come too early.
 	after = (after + time.Millisecond - 1).Truncate(time.Millisecond)
-	return result{code: codes.ResourceExhausted, retryAfter: max(after, time.Millisecond), message: rate.message}
+	return channel.Result{Code: codes.ResourceExhausted, RetryAfter: max(after, time.Millisecond), Message: rate.message}
 }

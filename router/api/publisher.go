@@ -1,4 +1,4 @@
-package router
+package api
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // maxBatch is the most publications of one request, and channels of a Broadcast.
@@ -14,17 +16,17 @@ const maxBatch = 1000
 
 type publisherService struct {
 	routerv1.UnimplementedPublisherServiceServer
-	*Router
+	*Server
 }
 
 // Publish takes one event.
 func (s publisherService) Publish(ctx context.Context, request *routerv1.PublishRequest) (*routerv1.PublishResponse, error) {
 	results, pubs := s.publishAll(ctx, []*routerv1.Publication{request.Publication}, nil)
-	if results[0].code != codes.OK {
+	if results[0].Code != codes.OK {
 		return nil, statusOf(results[0])
 	}
 	response := &routerv1.PublishResponse{Placed: &routerv1.Placed{}}
-	place(response.Placed, pubs[0].channel, &results[0])
+	place(response.Placed, pubs[0].Channel, &results[0])
 	return response, nil
 }
 
@@ -58,61 +60,61 @@ func (s publisherService) Broadcast(ctx context.Context, request *routerv1.Broad
 	return &routerv1.BroadcastResponse{Results: publishResults(pubs, results)}, nil
 }
 
-func (s publisherService) publishAll(ctx context.Context, in []*routerv1.Publication, channels []string) ([]result, []*publication) {
+func (s publisherService) publishAll(ctx context.Context, in []*routerv1.Publication, channels []string) ([]channel.Result, []*channel.Publication) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.PublishDeadline)
 	defer cancel()
-	c := newCall(len(in))
+	c := channel.NewCall(len(in))
 	pubs := s.prepare(c, in, channels)
 	s.publish(ctx, pubs, nil)
-	return c.wait(ctx, pubs), pubs
+	return c.Wait(ctx, pubs), pubs
 }
 
 // prepare makes publications of what a backend sent; those that are not
 // admitted are finished. channels, if given, replace the publications' own; then
 // the one event is looked at once.
-func (s publisherService) prepare(c *call, in []*routerv1.Publication, channels []string) []*publication {
-	pubs := make([]*publication, len(in))
-	block := make([]publication, len(in))
+func (s publisherService) prepare(c *channel.Call, in []*routerv1.Publication, channels []string) []*channel.Publication {
+	pubs := make([]*channel.Publication, len(in))
+	block := make([]channel.Publication, len(in))
 	var compact []byte
 	for i, q := range in {
 		p := &block[i]
 		pubs[i] = p
-		p.call = c
+		p.Call = c
 		if q == nil {
-			p.finish(invalid("publication: must be given"))
+			p.Finish(invalid("publication: must be given"))
 			continue
 		}
-		p.channel = q.Channel
+		p.Channel = q.Channel
 		switch d := q.Data.(type) {
 		case *routerv1.Publication_Json:
-			p.event.Data = []byte(d.Json)
+			p.Event.Data = []byte(d.Json)
 			if compact != nil {
-				p.event.Data, p.event.Binary = compact, true // looked at already
+				p.Event.Data, p.Event.Binary = compact, true // looked at already
 			}
 		case *routerv1.Publication_Binary:
-			p.event.Data, p.event.Binary = d.Binary, true
+			p.Event.Data, p.Event.Binary = d.Binary, true
 		}
-		p.event.Meta, p.event.Key = wire.MetaJSON(q.Meta), q.Key
+		p.Event.Meta, p.Event.Key = wire.MetaJSON(q.Meta), q.Key
 		if channels == nil {
 			s.admit(p)
 			continue
 		}
-		p.channel = channels[i]
+		p.Channel = channels[i]
 		s.admit(p)
-		if _, json := q.Data.(*routerv1.Publication_Json); json && p.stage.Load() != done {
-			compact, p.event.Binary = p.event.Data, false
+		if _, json := q.Data.(*routerv1.Publication_Json); json && p.Stage() != channel.Done {
+			compact, p.Event.Binary = p.Event.Data, false
 		}
 	}
 	return pubs
 }
 
-func place(to *routerv1.Placed, channel string, res *result) {
-	to.Channel, to.Epoch, to.Offset, to.Repeat = channel, wire.FormatEpoch(res.epoch), res.offset, res.repeat
+func place(to *routerv1.Placed, name string, res *channel.Result) {
+	to.Channel, to.Epoch, to.Offset, to.Repeat = name, wire.FormatEpoch(res.Epoch), res.Offset, res.Repeat
 	to.Durability = said(*res)
 }
 
 // publishResults is what a batch hears, in one allocation for all that went well.
-func publishResults(pubs []*publication, results []result) []*routerv1.PublishResult {
+func publishResults(pubs []*channel.Publication, results []channel.Result) []*routerv1.PublishResult {
 	type slot struct {
 		result  routerv1.PublishResult
 		outcome routerv1.PublishResult_Placed
@@ -123,11 +125,11 @@ func publishResults(pubs []*publication, results []result) []*routerv1.PublishRe
 	for i := range results {
 		res, b := &results[i], &block[i]
 		out[i] = &b.result
-		if res.code != codes.OK {
+		if res.Code != codes.OK {
 			b.result.Outcome = &routerv1.PublishResult_Failure{Failure: failure(*res)}
 			continue
 		}
-		place(&b.placed, pubs[i].channel, res)
+		place(&b.placed, pubs[i].Channel, res)
 		b.outcome.Placed = &b.placed
 		b.result.Outcome = &b.outcome
 	}
@@ -135,11 +137,11 @@ func publishResults(pubs []*publication, results []result) []*routerv1.PublishRe
 }
 
 // said is what a result tells of durability.
-func said(res result) routerv1.Durability {
+func said(res channel.Result) routerv1.Durability {
 	switch {
-	case res.code != codes.OK:
+	case res.Code != codes.OK:
 		return routerv1.Durability_DURABILITY_UNSPECIFIED
-	case res.durability == None:
+	case res.Durability == namespace.None:
 		return routerv1.Durability_DURABILITY_NONE
 	}
 	return routerv1.Durability_DURABILITY_COMMITTED
@@ -148,10 +150,10 @@ func said(res result) routerv1.Durability {
 // durabilityOf reads what another router said. One that says nothing knew only of
 // namespaces whose durability is their own. A word that this version does not know
 // promises nothing.
-func durabilityOf(n uint32) Durability {
+func durabilityOf(n uint32) namespace.Durability {
 	switch routerv1.Durability(n) {
 	case routerv1.Durability_DURABILITY_UNSPECIFIED, routerv1.Durability_DURABILITY_COMMITTED:
-		return Committed
+		return namespace.Committed
 	}
-	return None
+	return namespace.None
 }

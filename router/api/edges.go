@@ -1,15 +1,17 @@
-package router
+package api
 
 import (
 	"context"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // maxSyncBytes bounds one message of answers; one answer may pass it alone.
@@ -21,7 +23,7 @@ const maxSyncBytes = 1 << 20
 // store brings meanwhile is answered UNAVAILABLE (counted).
 type edgeStream struct {
 	// immutable
-	router *Router
+	server *Server
 	ctx    context.Context
 	wake   chan struct{} // capacity 1: answers wait
 	room   chan struct{} // capacity 1: there is room again
@@ -34,7 +36,7 @@ type edgeStream struct {
 
 type edgeService struct {
 	gatewayv1.UnimplementedEdgeServiceServer
-	*Router
+	*Server
 }
 
 // Sync serves one edge until either side ends it.
@@ -46,7 +48,7 @@ func (s edgeService) Sync(stream grpc.BidiStreamingServer[gatewayv1.SyncRequest,
 	s.edges.Add(1)
 	defer s.metrics.streams.Dec()
 	defer s.edges.Add(-1)
-	e := &edgeStream{router: s.Router, ctx: stream.Context(), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	e := &edgeStream{server: s.Server, ctx: stream.Context(), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	ended := make(chan error, 1)
 	// It reads asks and ends when the stream does, soon after this returns; the
 	// router waits for it when it stops.
@@ -75,7 +77,7 @@ func (e *edgeStream) read(stream grpc.BidiStreamingServer[gatewayv1.SyncRequest,
 			if !e.admit() {
 				return nil
 			}
-			e.router.ask(ask, e.gone, e.reply)
+			e.server.ask(ask, e.gone, e.reply)
 		}
 	}
 }
@@ -86,7 +88,7 @@ func (e *edgeStream) gone() bool { return e.ctx.Err() != nil }
 func (e *edgeStream) admit() bool {
 	for {
 		e.mu.Lock()
-		if e.open < e.router.cfg.StreamAsks && e.bytes < e.router.cfg.StreamBytes {
+		if e.open < e.server.cfg.StreamAsks && e.bytes < e.server.cfg.StreamBytes {
 			e.open++
 			e.mu.Unlock()
 			return true
@@ -104,13 +106,13 @@ func (e *edgeStream) admit() bool {
 func (e *edgeStream) reply(a *gatewayv1.Answer) {
 	size := proto.Size(a)
 	e.mu.Lock()
-	if e.bytes+size > e.router.cfg.StreamBytes+maxSyncBytes && len(a.Events) > 0 {
+	if e.bytes+size > e.server.cfg.StreamBytes+maxSyncBytes && len(a.Events) > 0 {
 		a = &gatewayv1.Answer{
 			Id: a.Id, Status: gatewayv1.Status_STATUS_UNAVAILABLE, HasHistory: a.HasHistory,
-			RetryAfterMs: uint32(e.router.cfg.RetrySpread.Milliseconds()), Message: "the edge reads its answers too slowly",
+			RetryAfterMs: uint32(e.server.cfg.RetrySpread.Milliseconds()), Message: "the edge reads its answers too slowly",
 		}
 		size = proto.Size(a)
-		e.router.metrics.answersShed.Inc()
+		e.server.metrics.answersShed.Inc()
 	}
 	e.answers = append(e.answers, a)
 	e.bytes += size
@@ -132,7 +134,7 @@ func (e *edgeStream) send(stream grpc.BidiStreamingServer[gatewayv1.SyncRequest,
 		if len(answers) == 0 {
 			return nil
 		}
-		lag := uint32(e.router.reads.lag().Milliseconds())
+		lag := uint32(e.server.channels.Lag().Milliseconds())
 		if err := stream.Send(&gatewayv1.SyncResponse{Answers: answers, BackfillLagMs: lag}); err != nil {
 			return err
 		}
@@ -163,4 +165,65 @@ func (e *edgeStream) take() ([]*gatewayv1.Answer, int) {
 	return answers, size
 }
 
-var errStopping = status.Error(codes.Unavailable, "the router is leaving")
+// ask admits one question of an edge. reply is called once, now or later, and must not
+// block.
+func (s *Server) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.Answer)) {
+	ns, status, message := s.admitAsk(a)
+	if ns == nil {
+		s.metrics.asksRefused.Inc()
+		reply(&gatewayv1.Answer{Id: a.Id, Status: status, Message: message})
+		return
+	}
+	most := s.cfg.AnswerBytes
+	if a.MaxBytes > 0 {
+		most = min(most, int(a.MaxBytes))
+	}
+	wait := s.cfg.ReadDeadline
+	if a.DeadlineMs > 0 {
+		wait = min(wait, time.Duration(a.DeadlineMs)*time.Millisecond)
+	}
+	s.channels.Ask(&channel.Question{
+		Ask: a, Namespace: ns, MaxBytes: most, Deadline: time.Now().Add(wait), Gone: gone, Reply: reply,
+	})
+}
+
+func (s *Server) admitAsk(a *gatewayv1.Ask) (*namespace.Namespace, gatewayv1.Status, string) {
+	if err := wire.CheckChannel(a.Channel); err != nil {
+		return nil, gatewayv1.Status_STATUS_INVALID, err.Error()
+	}
+	ns := s.namespaces.Of(a.Channel)
+	if ns == nil {
+		return nil, gatewayv1.Status_STATUS_NOT_FOUND, "unknown namespace"
+	}
+	if a.OpenOnly && ns.Subscribe != namespace.Everyone {
+		return nil, gatewayv1.Status_STATUS_FORBIDDEN, "the namespace needs a grant"
+	}
+	return ns, gatewayv1.Status_STATUS_OK, ""
+}
+
+// Submit publishes for users and for other routers.
+func (s edgeService) Submit(ctx context.Context, request *gatewayv1.SubmitRequest) (*gatewayv1.SubmitResponse, error) {
+	if len(request.Submissions) > maxBatch {
+		return nil, statusOf(invalid("submissions: at most 1000 are allowed"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.PublishDeadline)
+	defer cancel()
+	c := channel.NewCall(len(request.Submissions))
+	pubs := make([]*channel.Publication, len(request.Submissions))
+	for i, sub := range request.Submissions {
+		p := &channel.Publication{Channel: sub.Channel, Call: c, OpenOnly: sub.OpenOnly, ByClient: sub.ByClient, Forwarded: request.Forwarded, Hops: request.Hops}
+		p.Event.Data, p.Event.Binary, p.Event.Meta = sub.Data, sub.Binary, sub.Meta
+		p.Event.Key, p.Event.From = sub.Key, sub.From
+		s.admit(p)
+		pubs[i] = p
+	}
+	s.publish(ctx, pubs, nil)
+	response := &gatewayv1.SubmitResponse{Results: make([]*gatewayv1.SubmitResult, len(pubs))}
+	for i, res := range c.Wait(ctx, pubs) {
+		response.Results[i] = &gatewayv1.SubmitResult{
+			Code: uint32(res.Code), Message: res.Message, RetryAfterMs: uint32(res.RetryAfter.Milliseconds()),
+			Epoch: res.Epoch, Offset: res.Offset, Repeat: res.Repeat, Durability: uint32(said(res)),
+		}
+	}
+	return response, nil
+}

@@ -1,4 +1,4 @@
-package router
+package api
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 // those of net/http, one for each connection; stop waits for them.
 type web struct {
 	// immutable after newWeb
-	router *Router
+	api    *Server
 	secure *tls.Config // nil: plain text
 	server *http.Server
 	end    context.CancelFunc // ends the context of all requests
@@ -45,21 +45,21 @@ type web struct {
 }
 
 // newWeb is nil if the configuration names no address.
-func newWeb(r *Router) *web {
-	if r.cfg.HTTPListen == "" {
+func newWeb(s *Server) *web {
+	if s.cfg.HTTPListen == "" {
 		return nil
 	}
 	ctx, end := context.WithCancel(context.Background())
-	w := &web{router: r, secure: r.cfg.HTTPTLS, end: end}
+	w := &web{api: s, secure: s.cfg.HTTPTLS, end: end}
 	w.server = &http.Server{
 		Handler: w.handler(), TLSConfig: w.secure,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		// Bodies have a deadline of their own (serve): ReadTimeout would go on while the
 		// call is under way, and end it. A body, a call and its answer fit in here.
-		WriteTimeout: 3 * r.cfg.CallDeadline,
+		WriteTimeout: 3 * s.cfg.CallDeadline,
 		// Broken handshakes of strangers and the like.
-		ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	return w
 }
@@ -70,7 +70,7 @@ func (w *web) listen(ctx context.Context) error {
 	if w.listener != nil {
 		return nil
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", w.router.cfg.HTTPListen)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", w.api.cfg.HTTPListen)
 	if err != nil {
 		return fmt.Errorf("http listen: %w", err)
 	}
@@ -104,7 +104,7 @@ func (w *web) run() (err error) {
 // handler runs any more.
 func (w *web) stop(ctx context.Context) {
 	if err := w.server.Shutdown(ctx); err != nil {
-		w.router.log.Warn("http calls were cut off: they did not end in time")
+		w.api.log.Warn("http calls were cut off: they did not end in time")
 	}
 	_ = w.server.Close()
 	w.mu.Lock()
@@ -127,17 +127,25 @@ func (w *web) enter() bool {
 
 // ListenHTTP opens the port of the HTTP API, if there is one, so that HTTPAddr is
 // known before Run. Run calls it if nobody has.
-func (r *Router) ListenHTTP(ctx context.Context) error {
-	if r.web == nil {
+func (s *Server) ListenHTTP(ctx context.Context) error {
+	if s.web == nil {
 		return nil
 	}
-	return r.web.listen(ctx)
+	return s.web.listen(ctx)
 }
 
 // HTTPAddr is where the HTTP API listens; "" before ListenHTTP and without one.
-func (r *Router) HTTPAddr() string {
-	if r.web == nil {
+func (s *Server) HTTPAddr() string {
+	if s.web == nil {
 		return ""
 	}
-	return r.web.addr()
+	return s.web.addr()
+}
+
+// httpBytes is what bodies hold now.
+func (s *Server) httpBytes() float64 {
+	if s.web == nil {
+		return 0
+	}
+	return float64(s.web.bytes.Load())
 }

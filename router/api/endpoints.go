@@ -1,4 +1,4 @@
-package router
+package api
 
 import (
 	"context"
@@ -47,11 +47,11 @@ func newEndpoint[Q, A proto.Message](verb string, service *grpc.ServiceDesc, nam
 
 func (w *web) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/publish", w.call(newEndpoint(http.MethodPost, &routerv1.PublisherService_ServiceDesc, "Publish", publisherService{Router: w.router},
+	mux.HandleFunc("/v1/publish", w.call(newEndpoint(http.MethodPost, &routerv1.PublisherService_ServiceDesc, "Publish", publisherService{Server: w.api},
 		func(_ url.Values, body []byte, q *routerv1.PublishRequest) error { return wire.DecodePublish(body, q) },
 		func(dst []byte, a *routerv1.PublishResponse) []byte { return wire.AppendPlaced(dst, a.Placed) },
 	)))
-	mux.HandleFunc("/v1/publish/batch", w.call(newEndpoint(http.MethodPost, &routerv1.PublisherService_ServiceDesc, "PublishBatch", publisherService{Router: w.router},
+	mux.HandleFunc("/v1/publish/batch", w.call(newEndpoint(http.MethodPost, &routerv1.PublisherService_ServiceDesc, "PublishBatch", publisherService{Server: w.api},
 		func(_ url.Values, body []byte, q *routerv1.PublishBatchRequest) error {
 			return wire.DecodePublishBatch(body, maxBatch, q)
 		},
@@ -59,7 +59,7 @@ func (w *web) handler() http.Handler {
 			return wire.AppendPublishResults(dst, a.Results)
 		},
 	)))
-	mux.HandleFunc("/v1/broadcast", w.call(newEndpoint(http.MethodPost, &routerv1.PublisherService_ServiceDesc, "Broadcast", publisherService{Router: w.router},
+	mux.HandleFunc("/v1/broadcast", w.call(newEndpoint(http.MethodPost, &routerv1.PublisherService_ServiceDesc, "Broadcast", publisherService{Server: w.api},
 		func(_ url.Values, body []byte, q *routerv1.BroadcastRequest) error {
 			return wire.DecodeBroadcast(body, maxBatch, q)
 		},
@@ -67,14 +67,14 @@ func (w *web) handler() http.Handler {
 			return wire.AppendPublishResults(dst, a.Results)
 		},
 	)))
-	mux.HandleFunc("/v1/history", w.call(newEndpoint(http.MethodGet, &routerv1.HistoryService_ServiceDesc, "ReadHistory", historyService{Router: w.router},
+	mux.HandleFunc("/v1/history", w.call(newEndpoint(http.MethodGet, &routerv1.HistoryService_ServiceDesc, "ReadHistory", historyService{Server: w.api},
 		func(query url.Values, _ []byte, q *routerv1.ReadHistoryRequest) error { return decodeHistory(query, q) },
 		wire.AppendHistory,
 	)))
 	admin := &routerv1.AdminService_ServiceDesc
 	for _, m := range admin.Methods {
 		mux.HandleFunc("/v1/admin/"+m.MethodName, w.call(&endpoint{
-			http.MethodPost, m, "/" + admin.ServiceName + "/" + m.MethodName, w.router.operations, decodeProto, encodeProto,
+			http.MethodPost, m, "/" + admin.ServiceName + "/" + m.MethodName, w.api.admin, decodeProto, encodeProto,
 		}))
 	}
 	mux.HandleFunc("/", func(out http.ResponseWriter, _ *http.Request) {
@@ -88,13 +88,13 @@ func (w *web) handler() http.Handler {
 func (w *web) guard(next http.Handler) http.Handler {
 	local := http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
 		if in.Body != http.NoBody { // also of a request that is refused unread
-			_ = http.NewResponseController(out).SetReadDeadline(time.Now().Add(w.router.cfg.CallDeadline))
+			_ = http.NewResponseController(out).SetReadDeadline(time.Now().Add(w.api.cfg.CallDeadline))
 		}
 		host, _, err := net.SplitHostPort(in.Host)
 		if err != nil {
 			host = in.Host
 		}
-		if len(w.router.cfg.Keys) == 0 && !loopback(host) {
+		if len(w.api.cfg.Keys) == 0 && !loopback(host) {
 			w.refuse(out, http.StatusForbidden, status.New(codes.PermissionDenied, "without API keys the router answers to localhost and 127.0.0.1 only"))
 			return
 		}
@@ -166,7 +166,7 @@ func (w *web) invoke(ctx context.Context, e *endpoint, query url.Values, body []
 		}
 		return nil
 	}
-	answer, err := e.method.Handler(e.on, ctx, decode, w.router.bounded)
+	answer, err := e.method.Handler(e.on, ctx, decode, w.api.bounded)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +174,8 @@ func (w *web) invoke(ctx context.Context, e *endpoint, query url.Values, body []
 }
 
 // bounded does for a call what the gRPC server does once the key is known.
-func (r *Router) bounded(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	return r.recoverUnary(ctx, request, info, func(ctx context.Context, request any) (any, error) {
-		return r.deadline(ctx, request, info, handler)
+func (s *Server) bounded(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return s.recoverUnary(ctx, request, info, func(ctx context.Context, request any) (any, error) {
+		return s.deadline(ctx, request, info, handler)
 	})
 }

@@ -1,4 +1,4 @@
-package router
+package api
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/router/channel"
 )
 
 // pubStream is one PublishStream. Two goroutines: one reads requests and starts them,
@@ -32,8 +33,8 @@ type pubStream struct {
 
 // streamFlight is one unanswered request of a stream.
 type streamFlight struct {
-	call     call
-	pubs     []*publication
+	call     channel.Call
+	pubs     []*channel.Publication
 	deadline time.Time
 }
 
@@ -83,7 +84,7 @@ func (p *pubStream) rest(timer *time.Timer, why error) error {
 
 // answer waits for a request, until its deadline.
 func (p *pubStream) answer(f *streamFlight, timer *time.Timer) error {
-	for late := false; !late && f.call.pending.Load() > 0; {
+	for late := false; !late && f.call.Pending() > 0; {
 		timer.Reset(time.Until(f.deadline))
 		select {
 		case <-p.wake:
@@ -93,7 +94,7 @@ func (p *pubStream) answer(f *streamFlight, timer *time.Timer) error {
 			late = true
 		}
 	}
-	results := f.call.results(f.pubs)
+	results := f.call.Results(f.pubs)
 	<-p.places
 	return p.stream.Send(&routerv1.PublishStreamResponse{Results: publishResults(f.pubs, results)})
 }
@@ -125,8 +126,7 @@ func (p *pubStream) read() error {
 
 func (p *pubStream) take(request *routerv1.PublishStreamRequest) bool {
 	f := &streamFlight{deadline: time.Now().Add(p.cfg.PublishDeadline)}
-	f.call.notify = p.wake
-	f.call.pending.Store(int64(len(request.Publications)))
+	f.call.Notify(len(request.Publications), p.wake)
 	f.pubs = p.prepare(&f.call, request.Publications, nil)
 	if !p.enter(f) {
 		return false

@@ -1,4 +1,4 @@
-package router
+package api
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/router/channel"
 )
 
 // statusGone is for nobody: without a status net/http would say 200.
@@ -23,7 +24,7 @@ const statusGone = 499
 var (
 	errBodyTooLarge = statusOf(tooLarge("body", maxMessageBytes+1, maxMessageBytes))
 	errBodySlow     = status.Error(codes.DeadlineExceeded, "the body did not arrive in time")
-	errBodiesFull   = statusOf(result{code: codes.ResourceExhausted, retryAfter: 250 * time.Millisecond, message: "too many bodies are being read; nothing was stored"})
+	errBodiesFull   = statusOf(channel.Result{Code: codes.ResourceExhausted, RetryAfter: 250 * time.Millisecond, Message: "too many bodies are being read; nothing was stored"})
 	errGone         = errors.New("the client went away")
 )
 
@@ -36,7 +37,7 @@ func (w *web) call(e *endpoint) http.HandlerFunc {
 		}
 		defer w.requests.Done()
 		defer func() {
-			if err := w.router.recovered(recover(), e.name, nil); err != nil {
+			if err := w.api.recovered(recover(), e.name, nil); err != nil {
 				w.fail(out, err)
 			}
 		}()
@@ -45,7 +46,7 @@ func (w *web) call(e *endpoint) http.HandlerFunc {
 			w.refuse(out, http.StatusMethodNotAllowed, status.New(codes.Unimplemented, "use "+e.verb))
 			return
 		}
-		if err := w.router.gate.allow(in.Header.Values("Authorization"), e.name); err != nil {
+		if err := w.api.gate.allow(in.Header.Values("Authorization"), e.name); err != nil {
 			w.fail(out, err)
 			return
 		}
@@ -55,7 +56,7 @@ func (w *web) call(e *endpoint) http.HandlerFunc {
 			out.Header().Set("Connection", "close")
 			w.refuse(out, http.StatusRequestTimeout, status.Convert(err))
 		case errors.Is(err, errGone) || err != nil && in.Context().Err() != nil:
-			w.router.metrics.http.gone.Inc()
+			w.api.metrics.http.gone.Inc()
 			out.WriteHeader(statusGone)
 		case err != nil:
 			w.fail(out, err)
@@ -144,7 +145,7 @@ func (w *web) refuse(out http.ResponseWriter, code int, s *status.Status) {
 }
 
 func (w *web) write(out http.ResponseWriter, code int, text []byte) {
-	w.router.metrics.http.of(code).Inc()
+	w.api.metrics.http.of(code).Inc()
 	h := out.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
