@@ -119,12 +119,44 @@ func TestRoomsOfTheRouter(t *testing.T) {
 	allowed := map[string][]arrow{
 		"history":           {},
 		"bus":               {},
+		"views":             {},
 		"operations/settle": {},
 		"operations":        {{"operations/settle", "it feeds the tracker and asks it"}},
 		"namespace":         {{"history", "retention is told to the store in its words"}},
 		"channel": {
 			{"namespace", "a channel works by the settings of its namespace"},
 			{"history", "it names events, heads and runs in the store's words"},
+			{"views", "whose turn it is depends on who owns it in a view"},
+		},
+		"table": {
+			{"channel", "its shards own the channels and carry their actions out"},
+			{"namespace", "it makes channels with their settings"},
+			{"views", "it shows its channels the newest view"},
+		},
+		"renewal": {
+			{"history", "it renews rows of the store"},
+			{"channel", "what was shown is a position of a channel"},
+		},
+		"writer": {
+			{"channel", "it is given runs and brings them back"},
+			{"history", "it appends to the store"},
+			{"renewal", "a head that was read may be below what was shown"},
+			{"views", "what it reads is true as of a view"},
+		},
+		"backfill": {
+			{"channel", "it is given questions and brings results"},
+			{"history", "it reads from the store"},
+			{"renewal", "a head that was read may be below what was shown"},
+		},
+		"handover": {
+			{"channel", "it carries what channels hold"},
+			{"namespace", "what comes must be of a namespace that is known here"},
+			{"views", "who gives and who gets is in the view"},
+		},
+		"retention": {
+			{"namespace", "what is to be kept stands there"},
+			{"history", "it deletes from the store"},
+			{"views", "one router deletes for all: the owner of a name"},
 		},
 		"api": {
 			{"channel", "publications and questions are its words"},
