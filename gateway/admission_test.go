@@ -438,6 +438,7 @@ func TestALoadedEdgeStaysReadyUntilItLeaves(t *testing.T) {
 	w := newWorldOf(t, func(c *Config, d *Deps) {
 		lanes(1, 1, 0)(c, d)
 		c.MaxConns, c.Margin = 1, 0
+		c.DrainNotice = time.Second // in which it refuses and closes nobody
 	})
 	eventually(t, "it has joined", w.edge.Ready)
 	release := make(chan struct{})
@@ -456,12 +457,8 @@ func TestALoadedEdgeStaysReadyUntilItLeaves(t *testing.T) {
 		t.Error("a loaded edge is not ready")
 	}
 	close(release)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	w.edge.leave(bounds{leave: ctx, abort: ctx, failing: ctx}, nil)
-	if w.edge.Ready() {
-		t.Error("a leaving edge is ready")
-	}
+	w.leave()
+	eventually(t, "a leaving edge is not ready", func() bool { return !w.edge.Ready() })
 	if v := w.hear(w.knock()); v.admitted {
 		t.Error("a leaving edge admits")
 	}

@@ -64,9 +64,7 @@ func (c *conn) countOut(reason string) {
 		return
 	}
 	c.catchup.out = true
-	if c.loop.handing != nil {
-		c.loop.handing.leaves(c, reason)
-	}
+	c.loop.leaving.Left(leaves(c), leaveReason(reason))
 	switch {
 	case reason == reasonShutdown:
 		e.series.Add(load.Shut)

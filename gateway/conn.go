@@ -9,6 +9,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/leave"
 	"github.com/spillway-io/spillway/gateway/ticket"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -42,11 +43,9 @@ type conn struct {
 	closing    bool // the close frame is queued; nothing follows it
 	finished   bool // our half is shut
 	closed     bool
-	counted    bool // in the loop's index: of its session's conns this one counts
-	superseded bool // another one does; this one delivers on until its deadline
-	class      class
-	handed     uint8  // number of the handover that class is of
-	target     string // told to go there (member id)
+	counted    bool       // in the loop's index: of its session's conns this one counts
+	superseded bool       // another one does; this one delivers on until its deadline
+	mark       leave.Mark // of departures
 }
 
 // greeting is how far a conn got before its session.

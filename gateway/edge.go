@@ -2,10 +2,11 @@
 // what they own, conns, sessions and subscriptions, and joins the rooms of the edge:
 //
 //	door       accept to 101 or refusal, the gate          -> root, through door.Loop
+//	leave      drains, evacuations, rebalances, max age    -> root, through leave.Edge, Conns, Conn
 //	feed       the channel table: order, repair, backfill  -> root, through feed.Sink
 //	admission  who may come in, and when (pure)            used by door
-//	targets    where clients can be sent                   used by door and the root
-//	load       windows of the load figure                  used by door and the root
+//	targets    where clients can be sent                   used by door, leave and the root
+//	load       windows of the load figure                  used by door, leave and the root
 //
 // cmd makes an Edge and runs it; it calls a feed.Table (bus, routers), an Upstream
 // (publishes and reads), a Verifier (tokens) and the membership view.
@@ -46,7 +47,9 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/leave"
 	"github.com/spillway-io/spillway/gateway/load"
+	"github.com/spillway-io/spillway/gateway/settings"
 	"github.com/spillway-io/spillway/gateway/targets"
 	"github.com/spillway-io/spillway/gateway/ticket"
 	"github.com/spillway-io/spillway/presence"
@@ -72,12 +75,12 @@ type Deps struct {
 	Verifier Verifier
 	Feed     *feed.Config // nil: feed.Default; Encode, View, Log and Registry are set here
 
-	Tickets     ticket.Keys // nil: no tickets
-	Revocations Revocations // nil: none
-	Messenger   Messenger   // with other edges; nil: alone
-	Lag         door.Lag    // of the routers' backfill; nil: nobody tells
-	Peers       Peers       // what other edges are asked; nil: nobody, so that no room is granted
-	Operations  Operations  // nil: only signals make the edge leave
+	Tickets     ticket.Keys      // nil: no tickets
+	Revocations Revocations      // nil: none
+	Messenger   Messenger        // with other edges; nil: alone
+	Lag         door.Lag         // of the routers' backfill; nil: nobody tells
+	Peers       leave.Peers      // what other edges are asked; nil: nobody, so that no room is granted
+	Operations  leave.Operations // nil: only signals make the edge leave
 }
 
 // Edge is one edge. New makes it, Run works until its context ends.
@@ -89,11 +92,10 @@ type Edge struct {
 	upstream    Upstream
 	members     Membership
 	targets     *targets.View
-	messenger   Messenger  // nil: alone
-	peers       Peers      // nil: nobody
-	operations  Operations // nil: none
+	messenger   Messenger   // nil: alone
+	peers       leave.Peers // nil: nobody
 	credentials *credentials
-	governor    *governor
+	governor    *leave.Governor
 	metrics     *metrics
 	series      *load.Series
 	door        *door.Door
@@ -114,7 +116,6 @@ type Edge struct {
 	hot      atomic.Pointer[hot] // replaced by Reload
 	welcomes atomic.Uint32       // sessions so far
 	ready    atomic.Bool
-	past     atomic.Pointer[past] // replaced by the governor
 }
 
 // callers bounds the goroutines that wait for routers.
@@ -172,21 +173,26 @@ func newEdge(cfg Config, deps Deps, ln poller.Listener, reserve *poller.Reserve,
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Edge{
-		cfg: cfg, log: cfg.Log, upstream: deps.Upstream, members: deps.Members, messenger: deps.Messenger, peers: deps.Peers, operations: deps.Operations,
+		cfg: cfg, log: cfg.Log, upstream: deps.Upstream, members: deps.Members, messenger: deps.Messenger, peers: deps.Peers,
 		clock:   clock{born: time.Now().Add(-time.Second)}, // second 0 means "none"
 		targets: targets.New(targets.Self{ID: cfg.ID, Region: cfg.Region, AdvertiseURL: cfg.AdvertiseURL}, deps.Members),
-		metrics: newMetrics(cfg.Registry), series: load.New(time.Now()), governor: newGovernor(),
+		metrics: newMetrics(cfg.Registry), series: load.New(time.Now()),
 		checks: pool.New(cfg.MaxCalls), callers: callers{slots: make(chan struct{}, cfg.MaxCalls)},
 	}
 	e.counts.metrics, e.takeovers.edge, e.reloads.edge = e.metrics, e, e
 	e.hot.Store(newHot(cfg.Hot, &cfg))
-	e.past.Store(new(past))
 	e.credentials = &credentials{
 		edge: cfg.ID, anonymous: cfg.Anonymous, verifier: deps.Verifier, revocations: deps.Revocations, metrics: e.metrics,
 	}
 	if deps.Tickets != nil {
 		e.credentials.box = ticket.New(cfg.Cluster, deps.Tickets)
 	}
+	e.governor = leave.New(leave.Config{
+		ID: cfg.ID, Region: cfg.Region, Born: e.clock.born, CloseWait: cfg.CloseWait, Log: cfg.Log, Registry: cfg.Registry,
+	}, leave.Deps{
+		Edge: (*leavingEdge)(e), Targets: e.targets, Operations: deps.Operations, Peers: deps.Peers,
+		Settings: func() *settings.Hot { return &e.settings().Settings },
+	})
 	e.working, e.stopWork = context.WithCancel(context.Background())
 	sinks := make([]feed.Sink, cfg.loops())
 	for i := range sinks {
@@ -234,7 +240,7 @@ func (e *Edge) openDoor(ln poller.Listener, reserve *poller.Reserve, p poller.Po
 		Listener: ln, Poller: p, Reserve: reserve, Loops: loops,
 		Members: e.members, Targets: e.targets, Tickets: e.credentials, Lag: lag,
 		Submit: e.checks.Submit, Conns: func() int { return int(e.counts.conns.Load()) }, Spent: e.takeovers.used,
-	}, doorSettings(&c.Hot))
+	}, c.Hot)
 	if err != nil {
 		return err
 	}
@@ -294,14 +300,13 @@ func (e *Edge) Run(ctx, abort context.Context) error {
 		g.Go(func() error { e.takeovers.hear(failing); return nil })
 	}
 	if e.peers != nil {
-		g.Go(func() error { e.serveGrants(failing); return nil })
+		g.Go(func() error { leave.Answer(failing, e.peers, e.cfg.ID, e.gate, e.log); return nil })
 	}
-	e.govern(bounds{leave: ctx, abort: abort, failing: failing})
+	e.governor.Run(leave.Bounds{Leave: ctx, Abort: abort, Failing: failing})
 	stopParts()
 	e.stopWork()
 	err := g.Wait()
 	e.callers.wg.Wait()
-	e.governor.wait.Wait()
 	e.checks.Close()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("edge: %w", err)

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -360,15 +359,13 @@ func TestSilentClientsArePingedThenClosed(t *testing.T) {
 
 func TestALeavingEdgeSpreadsItsCloses(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.DrainDeadline = 4 * time.Second })
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	var clients []*client
 	for range 10 {
 		c := w.connect("")
 		c.expect(`{"type":"connected"}`)
 		clients = append(clients, c)
 	}
-	go w.edge.leave(bounds{leave: ctx, abort: ctx, failing: ctx}, nil) // ends with the last conn
+	w.leave()
 	closed := make(chan time.Time, len(clients))
 	for _, c := range clients {
 		go func() { // ends with its connection

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	sdk "github.com/spillway-io/spillway/gateway/client"
+	"github.com/spillway-io/spillway/gateway/leave"
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -270,7 +271,7 @@ func (s *seat) Serve(ctx context.Context, edge string, answer func([]byte) []byt
 func (s *seat) Broadcast(topic string, message []byte) error {
 	s.mu.Lock()
 	away, hearers := s.busAway, slices.Clone(s.hearers[topic])
-	if topic == progressTopic && !away {
+	if topic == leave.ProgressTopic && !away {
 		p := new(gatewayv1.Progress)
 		if err := proto.Unmarshal(message, p); err != nil {
 			s.t.Error(err)

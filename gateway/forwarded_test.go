@@ -29,13 +29,13 @@ func TestALeavingEdgeNamesClientsBehindABalancer(t *testing.T) {
 		found := make(chan []string, len(w.edge.loops))
 		for _, l := range w.edge.loops {
 			l.inbox.Post(inspection(func(l *loop) {
-				var s sources
+				var from []string
 				for _, c := range l.slots {
 					if c != nil {
-						s.add(c.from())
+						from = append(from, leaves(c).From().String())
 					}
 				}
-				found <- s.list()
+				found <- from
 			}))
 		}
 		var all []string

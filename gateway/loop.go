@@ -13,6 +13,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/leave"
 )
 
 // sweepInterval is the granularity of every timer of an idle conn: one walk over
@@ -51,9 +52,7 @@ type loop struct {
 	flushBuf []byte
 	conns    int
 	index    sessionIndex
-	handing  *handing // nil: no handover is under way
-	handings uint8    // numbers them
-	aged     int      // slot that askOn looked at last
+	leaving  *leave.Part // of departures
 }
 
 func newLoop(id int, e *Edge, p poller.Poller) *loop {
@@ -69,6 +68,7 @@ func newLoop(id int, e *Edge, p poller.Poller) *loop {
 	}
 	l.swept = l.now
 	l.inbox.Wake = p.Wake
+	l.leaving = e.governor.AddLoop((*leavingLoop)(l))
 	return l
 }
 
@@ -94,7 +94,7 @@ func (l *loop) run(ctx context.Context) error {
 		if l.now.Sub(l.swept) >= sweepInterval {
 			l.swept = l.now
 			l.sweep()
-			l.askOn()
+			l.leaving.AskOn()
 		}
 		l.flushDirty()
 		l.edge.metrics.turn.Observe(time.Since(start).Seconds())
@@ -256,9 +256,7 @@ func (m adopted) apply(l *loop) {
 	l.slots[slot] = c
 	l.conns++
 	c.touch()
-	if l.handing != nil && !l.handing.surplus {
-		l.handing.enlist(c)
-	}
+	l.leaving.Came(leaves(c))
 	if len(m.Rest) > 0 {
 		c.feed(m.Rest)
 	}

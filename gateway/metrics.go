@@ -41,7 +41,6 @@ type metrics struct {
 	reloads             *prometheus.CounterVec
 	turn                prometheus.Histogram
 	subscriptions       gaugeCount
-	drain               drainMetrics
 }
 
 // gaugeCount is a gauge that can be read back.
@@ -83,7 +82,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for i, name := range commandNames {
 		m.byCommand[i] = commands.WithLabelValues(name)
 	}
-	m.drain = newDrainMetrics(set)
 	set.Add(m.turn)
 	set.Func("subscriptions", "Subscriptions of connections.", func() float64 { return float64(m.subscriptions.n.Load()) })
 	set.Register(r)

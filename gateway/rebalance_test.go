@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	sdk "github.com/spillway-io/spillway/gateway/client"
+	"github.com/spillway-io/spillway/gateway/settings"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
@@ -73,11 +75,17 @@ func TestWhoWasEvacuatedIsAskedHomeAfterTheReturn(t *testing.T) {
 	}
 }
 
+func doneBy(op *gatewayv1.Operation, edge string) bool {
+	return slices.ContainsFunc(op.Progress, func(p *gatewayv1.Progress) bool { return p.Edge == edge && p.Ended })
+}
+
 // A drain that is undone has moved clients for nothing; a rebalance does not move them
 // back at once. Another one's clients, and those of a drain that went through, may be.
 func TestWhoWasMovedByAnUndoneDrainStaysForAWhile(t *testing.T) {
 	t.Parallel()
-	f := newFleetOf(t, func(id string, c *Config) { c.Rebalance = Rebalance{Ratio: 1.1, Surplus: 5, Window: time.Minute} }, "e1", "e2")
+	f := newFleetOf(t, func(id string, c *Config) {
+		c.Rebalance = settings.Rebalance{Ratio: 1.1, Surplus: 5, Window: time.Minute}
+	}, "e1", "e2")
 	c := f.crowd("e1", 10)
 	f.begin(&gatewayv1.Operation{Id: "1-a", Kind: opDrain, State: opRunning, Node: "e1", Incarnation: 100, DeadlineMs: 30_000, Cause: "api"})
 	eventually(t, "all have gone", func() bool { return f.conns("e2") == 10 })
@@ -88,7 +96,7 @@ func TestWhoWasMovedByAnUndoneDrainStaysForAWhile(t *testing.T) {
 			l.inbox.Post(inspection(func(l *loop) {
 				n := 0
 				for _, c := range l.slots {
-					if c != nil && c.session != nil && c.movedOfLate() {
+					if c != nil && c.session != nil && l.leaving.MovedOfLate(leaves(c)) {
 						n++
 					}
 				}
@@ -115,7 +123,9 @@ func (m inspection) apply(l *loop) { m(l) }
 
 func TestAnOverfullEdgeHandsOverOnlyItsSurplusAndNobodyTwice(t *testing.T) {
 	t.Parallel()
-	f := newFleetOf(t, func(id string, c *Config) { c.Rebalance = Rebalance{Ratio: 1.1, Surplus: 5, Window: time.Minute} }, "e1", "e2", "e3")
+	f := newFleetOf(t, func(id string, c *Config) {
+		c.Rebalance = settings.Rebalance{Ratio: 1.1, Surplus: 5, Window: time.Minute}
+	}, "e1", "e2", "e3")
 	c := f.crowd("e1", 60)
 	eventually(t, "it begins", func() bool { return f.conns("e1") < 60 })
 	eventually(t, "each has its share", func() bool { return f.conns("e2") >= 18 && f.conns("e3") >= 18 })

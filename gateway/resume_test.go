@@ -281,7 +281,7 @@ func TestAFreshTicketComesWhenTheOldIsPastHalfOfItsLife(t *testing.T) {
 	c, hello := w.welcomed(byToken(tokenOf(t, jwt.MapClaims{"exp": time.Now().Add(5 * time.Hour).Unix()})))
 	half := uint32(ticket.Life/time.Second) / 2
 	w.onSessions(func(c *conn) {
-		if due := c.session.renewAt - c.session.since; due < half-1 || due > half+1 {
+		if due := c.session.renewAt - c.session.stay.Since; due < half-1 || due > half+1 {
 			t.Errorf("the next ticket is due after %d s", due)
 		}
 	})

@@ -87,7 +87,7 @@ func (w *revokeWalk) apply(l *loop) {
 		if c == nil || c.session == nil || c.closing {
 			continue
 		}
-		if r := w.rules.match(c.session, w.revoker.clock.at(c.session.since)); r != nil {
+		if r := w.rules.match(c.session, w.revoker.clock.at(c.session.stay.Since)); r != nil {
 			c.closeRevoked(r)
 			closed++
 		}

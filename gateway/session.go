@@ -3,11 +3,11 @@ package gateway
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/auth"
 	"github.com/spillway-io/spillway/gateway/feed"
+	"github.com/spillway-io/spillway/gateway/leave"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
@@ -16,16 +16,12 @@ import (
 type session struct {
 	id      [16]byte
 	claims  *auth.Claims
-	attempt uint64 // the highest of a session's conns counts
-	since   uint32 // second at which it was welcomed
-	order   uint32 // among the edge's sessions, as they were welcomed
-	renewAt uint32 // second from which a pong brings a new ticket; 0: never
-	movable bool   // its connect had an attempt: the client can move
-	resumed bool   // by a ticket
-	// second at which a rebalance or its age told it to go, or a rebalance brought it here;
-	// 0: never
-	handedAt uint32
-	by       movedBy // operation that brought it here
+	attempt uint64     // the highest of a session's conns counts
+	order   uint32     // among the edge's sessions, as they were welcomed
+	renewAt uint32     // second from which a pong brings a new ticket; 0: never
+	movable bool       // its connect had an attempt: the client can move
+	resumed bool       // by a ticket
+	stay    leave.Stay // how long it has been here, and what brought it
 }
 
 // over says that the token behind the session has expired.
@@ -230,10 +226,7 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 	}
 	c.session = &session{
 		id: who.session, claims: who.claims, resumed: who.resumed,
-		attempt: m.GetAttempt(), movable: m.Attempt != nil, since: l.seconds(), order: l.edge.welcomes.Add(1), by: moveOf(who.by),
-	}
-	if strings.HasSuffix(who.by, rebalanceSuffix) {
-		c.session.handedAt = max(l.seconds(), 1)
+		attempt: m.GetAttempt(), movable: m.Attempt != nil, order: l.edge.welcomes.Add(1), stay: leave.NewStay(l.seconds(), who.by, who.session[0]),
 	}
 	r := &request{c: c, id: id, connect: true}
 	for _, ask := range m.Subscriptions {
@@ -244,9 +237,7 @@ func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 			c.join(r, &clientv1.SubscriptionRequest{Channel: channel})
 		}
 	}
-	if l.handing != nil && !l.handing.surplus {
-		l.handing.enlist(c)
-	}
+	l.leaving.Came(leaves(c))
 	c.beginCatchUp(who)
 	l.watch(r)
 }

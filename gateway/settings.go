@@ -3,24 +3,12 @@ package gateway
 import (
 	"strings"
 
-	"github.com/spillway-io/spillway/gateway/door"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 	"github.com/spillway-io/spillway/gateway/settings"
 )
 
 // Settings are the part of a Config that can change while an edge runs (Reload).
 type Settings = settings.Hot
-
-// Rebalance is when an overfull edge moves its surplus.
-type Rebalance = settings.Rebalance
-
-// doorSettings is what of them the door needs.
-func doorSettings(s *Settings) door.Settings {
-	return door.Settings{
-		Admission: s.Admission, MaxConns: s.MaxConns, Margin: s.Margin, MaxMemoryBytes: s.MaxMemoryBytes,
-		RefusalsPerSecond: s.RefusalsPerSecond, TLSHandshakesPerSecond: s.TLSHandshakesPerSecond,
-	}
-}
 
 // hot is one state of the settings; immutable.
 type hot struct {
@@ -49,7 +37,7 @@ func (e *Edge) Reload(s Settings) error {
 		return err
 	}
 	e.hot.Store(newHot(s, &e.cfg))
-	e.gate.Set(doorSettings(&s))
+	e.gate.Set(s)
 	e.metrics.reloads.WithLabelValues(reloadDone).Inc()
 	return nil
 }

@@ -178,7 +178,7 @@ func (m *takenOver) apply(l *loop) {
 			later = s.laterThan(m.order)
 		} else {
 			// Batches have no times: who is young and came back itself may be the later one.
-			later = greater && s.resumed && l.seconds()-s.since < tieSeconds
+			later = greater && s.resumed && l.seconds()-s.stay.Since < tieSeconds
 		}
 		switch decideTakeover(s.attempt, binary.BigEndian.Uint64(b[16:]), later) {
 		case takeoverYields:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spillway-io/spillway/gateway/auth"
 	"github.com/spillway-io/spillway/gateway/door"
+	"github.com/spillway-io/spillway/gateway/leave"
 	"github.com/spillway-io/spillway/gateway/load"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -38,7 +39,7 @@ func newModel(t *testing.T, seed uint64, edges, sessions int) *model {
 		e.cfg.ID = fmt.Sprint("edge-", i)
 		e.hot.Store(newHot(e.cfg.Hot, &e.cfg))
 		for id := range 2 {
-			l := &loop{id: id, edge: e, now: time.Now()}
+			l := &loop{id: id, edge: e, now: time.Now(), leaving: new(leave.Part)}
 			l.inbox.Wake = func() {}
 			e.loops = append(e.loops, l)
 		}
@@ -59,7 +60,7 @@ func (m *model) connect() {
 		attempt -= 3 // odd ones are late; no two are equal
 	}
 	c := &conn{loop: l, token: uint64(len(l.slots)), session: &session{
-		id: [16]byte{byte(n), 1}, attempt: attempt, since: l.seconds() - m.rng.Uint32N(4), order: l.edge.welcomes.Add(1),
+		id: [16]byte{byte(n), 1}, attempt: attempt, stay: leave.NewStay(l.seconds()-m.rng.Uint32N(4), "", 0), order: l.edge.welcomes.Add(1),
 		movable: true, resumed: resumed, claims: &auth.Claims{Subject: "ann", Critical: n%2 == 0},
 	}}
 	l.slots = append(l.slots, c)

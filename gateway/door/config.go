@@ -8,7 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/auth"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/load"
@@ -29,16 +28,6 @@ type Config struct {
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Series   *load.Series // the windows in which arrivals are counted
-}
-
-// Settings are what Gate.Set can change while the edge runs; gateway.Settings says what
-// each means.
-type Settings struct {
-	Admission              admission.Settings
-	MaxConns, Margin       int
-	MaxMemoryBytes         int64
-	RefusalsPerSecond      int
-	TLSHandshakesPerSecond int
 }
 
 // Deps are the parts that the door works with.

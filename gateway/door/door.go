@@ -15,7 +15,7 @@
 // Invariants: I5 who comes in is within lanes and confirmed grants; I6 conns do not fall
 // because others arrive; I11 a refusal is one write that says when to come back. Limits:
 // Config.MaxHandshakes sockets that are neither admitted nor gone, 16 KiB of request each,
-// Settings.RefusalsPerSecond answers and as many resets; past them nobody is accepted for
+// limits.refusals_per_second answers and as many resets; past them nobody is accepted for
 // a moment.
 //
 // It knows no conn, session or channel, and it asks no router, store or bus.
@@ -33,6 +33,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
 	"github.com/spillway-io/spillway/gateway/internal/wsframe"
+	"github.com/spillway-io/spillway/gateway/settings"
 )
 
 // Door accepts sockets and keeps them until they are conns, or have heard why not.
@@ -112,7 +113,7 @@ const Reserved = 16
 
 // New makes the door of an edge; deps are the caller's to close until Run. Where the edge
 // ends TLS it measures what a handshake costs.
-func New(cfg Config, deps Deps, s Settings) (*Door, error) {
+func New(cfg Config, deps Deps, s settings.Hot) (*Door, error) {
 	most := s.RefusalsPerSecond
 	d := &Door{
 		cfg: cfg, deps: deps, poller: deps.Poller, metrics: newMetrics(cfg.Registry, cfg.Series),

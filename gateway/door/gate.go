@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spillway-io/spillway/gateway/admission"
+	"github.com/spillway-io/spillway/gateway/settings"
 	"github.com/spillway-io/spillway/presence"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
@@ -27,7 +28,7 @@ type Gate struct {
 	expect  func(sources []string, until time.Time) // clients of a grant; nil: the edge ends no TLS
 
 	// atomic
-	settings atomic.Pointer[Settings] // replaced by Set
+	settings atomic.Pointer[settings.Hot] // replaced by Set
 	leaving  atomic.Bool
 	memory   *memory       // conns that memory allows
 	signals  signals       // what the adaptive ceiling goes by
@@ -39,7 +40,7 @@ type Gate struct {
 	inner *admission.Gate
 }
 
-func newGate(cfg *Config, deps *Deps, s Settings, m *metrics) *Gate {
+func newGate(cfg *Config, deps *Deps, s settings.Hot, m *metrics) *Gate {
 	g := &Gate{cfg: cfg, deps: deps, metrics: m, fdRoom: descriptorRoom(cfg.MaxHandshakes), memory: newMemory(cfg.TLS != nil)}
 	g.settings.Store(&s)
 	g.memory.look(s.MaxMemoryBytes, 0)
@@ -87,7 +88,7 @@ func (g *Gate) with(f func(inner *admission.Gate, conns int, now time.Time)) {
 }
 
 // Set puts other settings in force, whole. No socket is touched.
-func (g *Gate) Set(s Settings) {
+func (g *Gate) Set(s settings.Hot) {
 	g.settings.Store(&s)
 	g.memory.look(s.MaxMemoryBytes, g.deps.Conns())
 	g.with(func(inner *admission.Gate, _ int, now time.Time) { inner.Set(s.Admission, g.Capacity(), now) })

@@ -13,6 +13,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/inbox"
 	"github.com/spillway-io/spillway/gateway/internal/poller"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
+	"github.com/spillway-io/spillway/gateway/settings"
 )
 
 // secure is the first of the two gates of an edge that ends TLS: what a visitor goes
@@ -30,7 +31,7 @@ type secure struct {
 
 	// owned by the door
 	gate  *admission.Handshakes
-	rates *Settings // the settings that gate has
+	rates *settings.Hot // the settings that gate has
 }
 
 // expectation is where clients will come from that a confirmed grant is for.
@@ -43,7 +44,7 @@ type expectation struct {
 const handshakeShare = 0.6
 
 // newSecure measures what a handshake costs here.
-func newSecure(cfg *Config, rates *Settings, wake func(), now time.Time) (*secure, error) {
+func newSecure(cfg *Config, rates *settings.Hot, wake func(), now time.Time) (*secure, error) {
 	s := &secure{cfg: cfg.TLS.Clone(), rates: rates}
 	s.cfg.SessionTicketsDisabled = true // resumption saves nothing here, and costs memory
 	cost, err := tlsconn.Cost(s.cfg)
@@ -67,7 +68,7 @@ func (s *secure) perSecond() float64 {
 }
 
 // rerate takes settings that have changed.
-func (s *secure) rerate(rates *Settings, now time.Time) {
+func (s *secure) rerate(rates *settings.Hot, now time.Time) {
 	if s.rates != rates {
 		s.rates = rates
 		s.gate.Set(s.perSecond(), rates.Admission.Wait, rates.Admission.MaxWaiting, now)

@@ -14,6 +14,7 @@ package targets
 import (
 	"math/rand/v2"
 	"net/url"
+	"strings"
 
 	"github.com/spillway-io/spillway/presence"
 	"github.com/spillway-io/spillway/presence/drain"
@@ -131,6 +132,19 @@ func (v *View) Address(id string) string {
 		return ""
 	}
 	return m.Address
+}
+
+// EndsTLS says that an edge may end TLS itself, so that its clients wait for handshakes.
+func (v *View) EndsTLS(id string) bool { return strings.HasPrefix(v.Address(id), "wss://") }
+
+// AnyTLS says that another edge may.
+func (v *View) AnyTLS() bool {
+	for _, m := range v.members.Snapshot().Edges() {
+		if m.Id != v.self.ID && strings.HasPrefix(m.Address, "wss://") {
+			return true
+		}
+	}
+	return false
 }
 
 // Incarnation of this edge; 0: not known. A membership that does not say it shows it

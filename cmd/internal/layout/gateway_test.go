@@ -29,7 +29,7 @@ var gatewayRooms = map[string]room{
 		why: "the door ends where a socket is admitted: it knows no conn, session, channel or drain",
 	},
 	"leave": {
-		may: []string{"load", "targets", "internal/meter"},
+		may: []string{"load", "settings", "targets", "internal/meter"},
 		why: "what leaves gives orders and gets counts: it touches no socket, and what the door decides is not its own",
 	},
 	"feed":             {why: "the channel table knows no client: its sinks are an interface"},

@@ -1,15 +1,14 @@
-package gateway
+package leave
 
 import (
 	"net/netip"
-	"strings"
 	"sync"
 )
 
 // maxSources bounds the addresses that one confirmation names: 64 KB of them.
 const maxSources = 4_096
 
-// sources are the addresses of a handover's clients, told to receivers that end TLS:
+// sources are the addresses of a departure's clients, told to receivers that end TLS:
 // whoever comes from one of them passes their gate first. Past maxSources the rest
 // waits there like all others.
 type sources struct {
@@ -40,6 +39,3 @@ func (s *sources) list() []string {
 	}
 	return list
 }
-
-// endsTLS: a receiver that may have the TLS gate.
-func endsTLS(address string) bool { return strings.HasPrefix(address, "wss://") }

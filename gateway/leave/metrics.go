@@ -1,4 +1,4 @@
-package gateway
+package leave
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -7,8 +7,8 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// drainMetrics show the departure under way, or the last one.
-type drainMetrics struct {
+// metrics show the departure under way, or the last one.
+type metrics struct {
 	clients  *prometheus.GaugeVec
 	missing  prometheus.Gauge
 	rate     prometheus.Gauge
@@ -17,19 +17,22 @@ type drainMetrics struct {
 }
 
 // What became of the clients that were to leave, as the metric's closed set of labels.
-var fates = []string{"moved", "closed", "straggler", "gone", "told", "remaining"}
+var fates = []string{"moved", "closed", "straggler", "gone", "hinted", "remaining"}
 
-func newDrainMetrics(set *meter.Set) drainMetrics {
-	return drainMetrics{
+func newMetrics(r prometheus.Registerer) *metrics {
+	set := new(meter.Set)
+	m := &metrics{
 		clients:  set.Gauges("drain_clients", "Clients of the drain, evacuation or rebalance under way, or the last one.", "fate", fates),
 		missing:  set.Gauge("drain_missing_clients", "Clients for whom no other edge has granted room."),
 		rate:     set.Gauge("drain_granted_clients_per_second", "Most arrivals that grants of other edges allow in a second."),
 		planned:  set.Gauge("drain_planned_seconds", "Planned end, from the start."),
 		underWay: set.Gauge("drain_under_way", "1 while clients are moved to other edges."),
 	}
+	set.Register(r)
+	return m
 }
 
-func (m *drainMetrics) show(f *gatewayv1.Progress) {
+func (m *metrics) show(f *gatewayv1.Progress) {
 	for i, n := range []uint32{f.Moved, f.Closed, f.Stragglers, f.Gone, f.Told, f.Remaining} {
 		m.clients.WithLabelValues(fates[i]).Set(float64(n))
 	}

@@ -1,8 +1,9 @@
-package gateway
+package leave
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -12,26 +13,24 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 )
 
-// Peers is request-reply between edges (presence/nats.Messenger). Request waits for the
-// answer until ctx ends; its error is presence.ErrBusAway if nothing could be sent. Serve
-// calls answer for each question, one after the other, until ctx ends.
-type Peers interface {
-	Request(ctx context.Context, edge string, question []byte) ([]byte, error)
-	Serve(ctx context.Context, edge string, answer func(question []byte) []byte) error
-	Broadcast(topic string, message []byte) error
-}
-
 const (
 	answerWait = 450 * time.Millisecond // the plan repeats a question after 500 ms
 	servePause = time.Second            // after the bus refused to let us serve
 	maxAsking  = 256                    // questions and answers that wait at once
 )
 
-// serveGrants answers other edges that leave, until ctx ends.
-func (e *Edge) serveGrants(ctx context.Context) {
+// Room is what an edge can offer to clients of others (door.Gate). It does not block.
+type Room interface {
+	Offer(*gatewayv1.GrantRequest) *gatewayv1.GrantOffer
+	Confirm(*gatewayv1.GrantConfirm) *gatewayv1.GrantConfirmed
+}
+
+// Answer answers other edges that leave and ask edge for room, until ctx ends.
+func Answer(ctx context.Context, peers Peers, edge string, room Room, log *slog.Logger) {
 	for ctx.Err() == nil {
-		if err := e.peers.Serve(ctx, e.cfg.ID, e.answerPeer); err != nil {
-			e.log.Warn("cannot hear other edges' questions", "err", err)
+		err := peers.Serve(ctx, edge, func(question []byte) []byte { return answerTo(question, room) })
+		if err != nil {
+			log.Warn("cannot hear other edges' questions", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -40,8 +39,8 @@ func (e *Edge) serveGrants(ctx context.Context) {
 	}
 }
 
-// answerPeer answers one question; nil: none that we know.
-func (e *Edge) answerPeer(question []byte) []byte {
+// answerTo answers one question; nil: none that we know.
+func answerTo(question []byte, room Room) []byte {
 	var q gatewayv1.PeerRequest
 	if err := proto.Unmarshal(question, &q); err != nil {
 		return nil
@@ -49,9 +48,9 @@ func (e *Edge) answerPeer(question []byte) []byte {
 	var r gatewayv1.PeerResponse
 	switch q := q.Request.(type) {
 	case *gatewayv1.PeerRequest_Grant:
-		r.Response = &gatewayv1.PeerResponse_Offer{Offer: e.gate.Offer(q.Grant)}
+		r.Response = &gatewayv1.PeerResponse_Offer{Offer: room.Offer(q.Grant)}
 	case *gatewayv1.PeerRequest_Confirm:
-		r.Response = &gatewayv1.PeerResponse_Confirmed{Confirmed: e.gate.Confirm(q.Confirm)}
+		r.Response = &gatewayv1.PeerResponse_Confirmed{Confirmed: room.Confirm(q.Confirm)}
 	default:
 		return nil
 	}
@@ -62,9 +61,8 @@ func (e *Edge) answerPeer(question []byte) []byte {
 	return answer
 }
 
-// heard is an answer for the plan, or why there is none.
-type heard struct {
-	h      *handover
+// answered is an answer for the plan, or why there is none.
+type answered struct {
 	from   string
 	number uint32
 	answer *gatewayv1.PeerResponse
@@ -73,7 +71,7 @@ type heard struct {
 }
 
 // tell passes it on.
-func (a *heard) tell(p *drain.Plan, now time.Time) []drain.Action {
+func (a *answered) tell(p *drain.Plan, now time.Time) []drain.Action {
 	switch r := a.answer.GetResponse().(type) {
 	case *gatewayv1.PeerResponse_Offer:
 		r.Offer.Edge = a.from
@@ -88,13 +86,14 @@ func (a *heard) tell(p *drain.Plan, now time.Time) []drain.Action {
 	return nil
 }
 
-// ask puts a question to an edge; the answer comes to the governor's inbox. Without a
-// bus the failure is told at once.
-func (e *Edge) ask(h *handover, to string, q *gatewayv1.PeerRequest) {
-	a := &heard{h: h, from: to, number: q.GetGrant().GetNumber() + q.GetConfirm().GetNumber(), asked: q.GetGrant() != nil}
-	if e.peers == nil {
+// ask puts a question to an edge; the answer comes to the driver's inbox. Without a bus
+// the failure is told at once.
+func (r *driver) ask(to string, q *gatewayv1.PeerRequest) {
+	g := r.g
+	a := &answered{from: to, number: q.GetGrant().GetNumber() + q.GetConfirm().GetNumber(), asked: q.GetGrant() != nil}
+	if g.deps.Peers == nil {
 		a.away = true
-		e.governor.hear(a)
+		r.hear(a)
 		return
 	}
 	question, err := proto.Marshal(q)
@@ -102,15 +101,15 @@ func (e *Edge) ask(h *handover, to string, q *gatewayv1.PeerRequest) {
 		return
 	}
 	select {
-	case e.governor.asking <- struct{}{}:
+	case g.asking <- struct{}{}:
 	default:
 		return // the plan puts it again
 	}
-	e.governor.wait.Go(func() { // ends with the answer or after answerWait; Run waits for it
-		defer func() { <-e.governor.asking }()
-		ctx, cancel := context.WithTimeout(e.working, answerWait)
+	g.wait.Go(func() { // ends with the answer or after answerWait; Governor.Run waits for it
+		defer func() { <-g.asking }()
+		ctx, cancel := context.WithTimeout(g.working, answerWait)
 		defer cancel()
-		answer, err := e.peers.Request(ctx, to, question)
+		answer, err := g.deps.Peers.Request(ctx, to, question)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 			return // the plan puts it again
@@ -122,6 +121,13 @@ func (e *Edge) ask(h *handover, to string, q *gatewayv1.PeerRequest) {
 				a.answer = nil
 			}
 		}
-		e.governor.hear(a)
+		r.hear(a)
 	})
+}
+
+func (r *driver) hear(a *answered) {
+	select {
+	case r.answers <- a:
+	default:
+	}
 }
