@@ -173,7 +173,7 @@ func (s *subscription) pulled(p *feed.Piece) {
 	s.more(p)
 }
 
-// verdict settles where a new subscription stands.
+// verdict says where a new subscription stands.
 func (s *subscription) verdict(p *feed.Piece) {
 	if p.Status != feed.OK {
 		s.refuse(p)

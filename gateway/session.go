@@ -216,7 +216,7 @@ func (c *conn) notGood(id uint32, code clientv1.ErrorCode, text string) {
 }
 
 // welcome makes the session and asks for its subscriptions; `connected` follows
-// when they are settled, VerdictWait at most.
+// when the router has answered for each, VerdictWait at most.
 func (c *conn) welcome(id uint32, m *clientv1.Connect, who identity) {
 	l := c.loop
 	c.greeting = greetDone
@@ -331,7 +331,7 @@ func (c *conn) unsubscribe(id uint32, channel string) {
 	if s := c.subscription(channel); s != nil {
 		if s.req != nil {
 			s.req.verdict(s, &clientv1.SubscriptionEntry{Channel: channel, Error: &clientv1.Error{
-				Code: badRequest, Message: "unsubscribed before it was settled",
+				Code: badRequest, Message: "unsubscribed before it was answered",
 			}})
 		}
 		c.remove(s)

@@ -122,8 +122,8 @@ func (m *model) hear() {
 	s.to.takeovers.heard(s.text)
 }
 
-// settle lets everything be said and heard, which must come to an end.
-func (m *model) settle() {
+// untilQuiet lets everything be said and heard, which must come to an end.
+func (m *model) untilQuiet() {
 	for range 100_000 {
 		busy := len(m.messages) > 0
 		m.hear()
@@ -191,7 +191,7 @@ func TestInAnyOrderTheHighestAttemptCounts(t *testing.T) {
 				m.hear()
 			}
 		}
-		m.settle()
+		m.untilQuiet()
 		m.check()
 	}
 }

@@ -140,7 +140,7 @@ func checkWindows(t interface{ Fatalf(string, ...any) }, at []time.Time, rate, b
 // Old clients in step: all dial every 5 s and hang up before the next try.
 // n/rate = 20 s; without the room they need 50 s.
 func TestRetriersInStepDoNotWasteTheRate(t *testing.T) {
-	settle := func(wait time.Duration) time.Duration {
+	backIn := func(wait time.Duration) time.Duration {
 		set := Default()
 		set.FreshPerSecond, set.FreshBurst, set.Wait = 500, 500, wait
 		s := newSim(set)
@@ -162,10 +162,10 @@ func TestRetriersInStepDoNotWasteTheRate(t *testing.T) {
 		at := s.admitted[LaneFresh]
 		return at[len(at)-1].Sub(epoch)
 	}
-	if d := settle(3 * time.Second); d > 25*time.Second {
+	if d := backIn(3 * time.Second); d > 25*time.Second {
 		t.Errorf("with the room: %v", d)
 	}
-	if d := settle(0); d < 40*time.Second {
+	if d := backIn(0); d < 40*time.Second {
 		t.Errorf("without it the clients are done in %v: this test shows nothing", d)
 	}
 }

@@ -34,10 +34,10 @@ type class uint8
 const (
 	classNone class = iota
 	classCritical
-	classPlain
+	classMovable
 	classUnmovable
-	classTold
-	classBare // told without a grant
+	classHinted
+	classUnplaced // told without a grant
 )
 
 // client is one of a million.

@@ -21,8 +21,8 @@ type leaver struct {
 	cfg   drain.Config
 	plan  *drain.Plan
 
-	lists  [classBare + 1][]int32 // clients by class, stale ones among them
-	counts [classBare + 1]int
+	lists  [classUnplaced + 1][]int32 // clients by class, stale ones among them
+	counts [classUnplaced + 1]int
 	start  time.Duration
 	end    time.Duration
 	over   time.Duration // everybody is gone
@@ -68,7 +68,7 @@ func (l *leaver) enlist(who int32) {
 	case c.critical:
 		l.file(who, classCritical)
 	default:
-		l.file(who, classPlain)
+		l.file(who, classMovable)
 	}
 }
 
@@ -114,7 +114,7 @@ func (l *leaver) tick() {
 		return
 	}
 	counts := drain.Counts{
-		Critical: l.counts[classCritical], Plain: l.counts[classPlain], Unmovable: l.counts[classUnmovable], Told: l.counts[classTold],
+		Critical: l.counts[classCritical], Movable: l.counts[classMovable], Unmovable: l.counts[classUnmovable], Hinted: l.counts[classHinted],
 	}
 	l.obey(l.plan.Tick(now, counts, l.receivers()))
 	if l.now >= l.end {
@@ -155,20 +155,20 @@ func (l *leaver) obey(actions []drain.Action) {
 					l.closeAt(who, a.First.Add(time.Duration(i)*a.Every))
 				}
 			}
-		case drain.CloseTold:
+		case drain.CloseHinted:
 			for range a.Count {
-				l.shutOut(l.pop(classTold))
+				l.shutOut(l.pop(classHinted))
 			}
 		case drain.CloseAll:
-			for k := classCritical; k <= classBare; k++ {
+			for k := classCritical; k <= classUnplaced; k++ {
 				for who := l.pop(k); who >= 0; who = l.pop(k) {
 					l.shutOut(who)
 				}
 			}
 		case drain.Recall:
-			for _, who := range l.lists[classTold] {
-				if c := &l.clients[who]; c.edge == l.edge.index && c.class == classTold && c.target == l.byID[a.To].index {
-					l.file(who, classPlain)
+			for _, who := range l.lists[classHinted] {
+				if c := &l.clients[who]; c.edge == l.edge.index && c.class == classHinted && c.target == l.byID[a.To].index {
+					l.file(who, classMovable)
 				}
 			}
 		}
@@ -214,7 +214,7 @@ func (l *leaver) tell(a drain.Action) {
 		k := classCritical
 		who := l.pop(k)
 		if who < 0 {
-			k = classPlain
+			k = classMovable
 			who = l.pop(k)
 		}
 		if who < 0 {
@@ -227,9 +227,9 @@ func (l *leaver) tell(a drain.Action) {
 		}
 		c := &l.clients[who]
 		at := max(a.First.Add(time.Duration(i)*a.Every).Sub(l.edge.clock()), 0)
-		to := classTold
+		to := classHinted
 		if !a.Granted {
-			to = classBare
+			to = classUnplaced
 			l.bare++
 			l.push(event{at: l.now + at + a.Grace, kind: evGrace, who: who, attempt: uint32(l.index)})
 		}
@@ -241,7 +241,7 @@ func (l *leaver) tell(a drain.Action) {
 
 func (s *storm) told(who int32, leaver uint32) {
 	c := &s.clients[who]
-	if c.edge != s.leavers[leaver].edge.index || c.class != classTold && c.class != classBare {
+	if c.edge != s.leavers[leaver].edge.index || c.class != classHinted && c.class != classUnplaced {
 		return
 	}
 	c.leaver, c.hint, c.tries, c.hasPass = int32(leaver)+1, c.target, 0, false
@@ -260,7 +260,7 @@ func (l *leaver) moves(who int32) {
 
 func (s *storm) graceOver(who int32, leaver uint32) {
 	l := s.leavers[leaver]
-	if c := &s.clients[who]; c.edge == l.edge.index && c.class == classBare {
+	if c := &s.clients[who]; c.edge == l.edge.index && c.class == classUnplaced {
 		l.shutOut(who)
 	}
 }

@@ -61,22 +61,22 @@ func lose(t testing.TB, x loss, p policy, seed uint64) (*storm, outcome, time.Du
 		perSecond = min(perSecond, float64(region*back)/100)
 	}
 	ideal := time.Duration(float64(lost) / perSecond * float64(time.Second))
-	s.settled(4*ideal + time.Minute)
+	s.untilBack(4*ideal + time.Minute)
 	return s, s.outcome(5 * time.Second), ideal
 }
 
 // Whatever is lost and whatever the clients are like: no edge admits more than its
 // lanes in any window (I5), everybody is back within 1.3 n/rate and one try, and
 // nobody starves.
-func TestLossesSettleWithinTheRate(t *testing.T) {
+func TestLossesAreOverWithinTheRate(t *testing.T) {
 	for _, x := range losses[:small(len(losses), 2)] {
 		for _, p := range []policy{sdk, everySec, everyFive} {
 			t.Run(x.name+", "+p.String(), func(t *testing.T) {
 				s, o, ideal := lose(t, x, p, 1)
 				t.Logf("n/rate %.1f s: %v", ideal.Seconds(), o)
 				s.kept()
-				if most := ideal*13/10 + p.interval() + time.Second; o.settle > most {
-					t.Errorf("settled in %v, want at most %v", o.settle, most)
+				if most := ideal*13/10 + p.interval() + time.Second; o.back > most {
+					t.Errorf("all back in %v, want at most %v", o.back, most)
 				}
 				if ideal > 10*time.Second && o.gini > 0.45 { // served evenly over the time: 0.33
 					t.Errorf("the waits are not fair: Gini %.2f", o.gini)
@@ -102,12 +102,12 @@ func TestAFallenCeilingLeavesNoTail(t *testing.T) {
 		s.run(5 * time.Second)
 		s.cut()
 		does := n * cost
-		s.settled(4 * does)
+		s.untilBack(4 * does)
 		o := s.outcome(5 * time.Second)
 		t.Logf("a handshake costs %v: n/rate %d s, n over what the processors do %.1f s: %v", cost, n/set.ResumePerSecond, does.Seconds(), o)
 		s.kept()
-		if o.settle > does*13/10 {
-			t.Errorf("a handshake costs %v: settled in %v, want at most %v", cost, o.settle, does*13/10)
+		if o.back > does*13/10 {
+			t.Errorf("a handshake costs %v: all back in %v, want at most %v", cost, o.back, does*13/10)
 		}
 		if o.perAdmitted > 2 {
 			t.Errorf("a handshake costs %v: %.2f refusals per admitted client", cost, o.perAdmitted)

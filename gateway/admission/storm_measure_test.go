@@ -170,7 +170,7 @@ func (e *edge) paced() error {
 // outcome sums up who was displaced.
 type outcome struct {
 	n                   int
-	settle              time.Duration
+	back                time.Duration // from the start until all were back
 	p50, p99, max       float64
 	gini, maxMean       float64
 	refusedFirst        float64 // part of the displaced
@@ -179,7 +179,7 @@ type outcome struct {
 }
 
 func (s *storm) outcome(start time.Duration) outcome {
-	o := outcome{n: s.displaced, settle: s.last - start}
+	o := outcome{n: s.displaced, back: s.last - start}
 	w := slices.Sorted(slices.Values(s.waits))
 	if len(w) == 0 {
 		return o
@@ -207,8 +207,8 @@ func peak(buckets []int32) float64 {
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("n %d, settle %.1f s, wait p50 %.1f p99 %.1f max %.1f s, gini %.2f, max/mean %.1f, refused first %.1f %%, refusals per admitted %.2f, peak arrivals %.0f/s, admitted %.0f/s",
-		o.n, o.settle.Seconds(), o.p50, o.p99, o.max, o.gini, o.maxMean, 100*o.refusedFirst, o.perAdmitted, o.peakArrive, o.peakLet)
+	return fmt.Sprintf("n %d, all back in %.1f s, wait p50 %.1f p99 %.1f max %.1f s, gini %.2f, max/mean %.1f, refused first %.1f %%, refusals per admitted %.2f, peak arrivals %.0f/s, admitted %.0f/s",
+		o.n, o.back.Seconds(), o.p50, o.p99, o.max, o.gini, o.maxMean, 100*o.refusedFirst, o.perAdmitted, o.peakArrive, o.peakLet)
 }
 
 // kept reports broken promises.

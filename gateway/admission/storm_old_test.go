@@ -39,12 +39,12 @@ func TestAdmissionPreventsTheStormThatFeedsItself(t *testing.T) {
 	for _, p := range []policy{everySec, everyFive}[:small(2, 1)] {
 		s, n := metastable(t, p, nil)
 		ideal := time.Duration(30*n/(70*scaled(n).FreshPerSecond)) * time.Second
-		s.settled(4 * ideal)
+		s.untilBack(4 * ideal)
 		o := s.outcome(5 * time.Second)
 		t.Logf("%v, on: n/rate %.0f s, %v; %d handshakes wasted, longest wait for the processor %v", p, ideal.Seconds(), o, s.wasted, s.worst)
 		s.kept()
-		if most := ideal*13/10 + p.interval(); o.settle > most || s.wasted > 0 {
-			t.Errorf("%v: settled in %v, want at most %v; %d handshakes wasted", p, o.settle, most, s.wasted)
+		if most := ideal*13/10 + p.interval(); o.back > most || s.wasted > 0 {
+			t.Errorf("%v: all back in %v, want at most %v; %d handshakes wasted", p, o.back, most, s.wasted)
 		}
 		if s.worst > 2*time.Second {
 			t.Errorf("%v: a handshake waits %v for the processor", p, s.worst)
@@ -64,7 +64,7 @@ func TestAdmissionPreventsTheStormThatFeedsItself(t *testing.T) {
 }
 
 // Lanes that are set to four times what the processor does: the ceiling finds what it
-// does, and the storm settles all the same.
+// does, and all come back all the same.
 func TestTheCeilingSavesLanesThatAreSetTooHigh(t *testing.T) {
 	s, n := metastable(t, everySec, func(set *admission.Settings) {
 		set.FreshPerSecond *= 8
@@ -75,11 +75,11 @@ func TestTheCeilingSavesLanesThatAreSetTooHigh(t *testing.T) {
 		e.twins[admission.LaneFresh] = laneTwin(e.set.FreshPerSecond, 0, e.set.FreshBurst, 1)
 	}
 	does := time.Duration(30*n/(70*2*scaled(n).FreshPerSecond)) * time.Second
-	s.settled(10 * does)
+	s.untilBack(10 * does)
 	o := s.outcome(5 * time.Second)
 	t.Logf("n over what the processors do: %.0f s; %v; %d handshakes wasted, longest wait %v", does.Seconds(), o, s.wasted, s.worst)
 	s.kept()
-	if o.settle > 4*does {
-		t.Errorf("settled in %v", o.settle)
+	if o.back > 4*does {
+		t.Errorf("all back in %v", o.back)
 	}
 }

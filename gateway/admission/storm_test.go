@@ -7,7 +7,7 @@
 //	storm_edge_test.go     a gate, its clock, and the cost of a handshake
 //	storm_client_test.go   clients: the SDK's policy, and old ones
 //	storm_leave_test.go    an edge that hands its clients over
-//	storm_measure_test.go  settle time, fairness, twins of the promises
+//	storm_measure_test.go  time until all are back, fairness, twins of the promises
 //
 // Modelled: 5 to 50 ms each way, a balancer that draws blindly and sees a dead edge
 // late, clocks of edges that differ, load figures each second, membership that hears of
@@ -125,8 +125,8 @@ func (s *storm) run(until time.Duration) {
 	s.now = until
 }
 
-// settled runs until all displaced clients are back, or the time is over.
-func (s *storm) settled(most time.Duration) {
+// untilBack runs until all displaced clients are back, or the time is over.
+func (s *storm) untilBack(most time.Duration) {
 	until := s.now + most
 	for s.out > 0 && s.now < until {
 		s.run(s.now + 50*time.Millisecond)

@@ -477,7 +477,7 @@ func (m *sim) heal() {
 			}
 		}
 		m.pass(beat)
-		if m.settled() {
+		if m.allLive() {
 			return
 		}
 	}
@@ -487,7 +487,7 @@ func (m *sim) heal() {
 	m.t.Fatalf("not at %d:%d after 100 s without faults", m.truth.epoch, m.truth.head)
 }
 
-func (m *sim) settled() bool {
+func (m *sim) allLive() bool {
 	for _, s := range m.subs {
 		if s.state != simLive || s.epoch != m.truth.epoch || s.pos != m.truth.head {
 			return false

@@ -121,7 +121,7 @@ func (f *feed) pulled(s *step, fl flight, a *gatewayv1.Answer) {
 	case !k.hasPosition && k.last > 0 && len(a.Events) > 0:
 		done = f.serve(s, g, a, a.From)
 	default:
-		f.settle(s)
+		f.proceed(s)
 		f.serveHead(s, g, a)
 	}
 	if !done {
@@ -142,7 +142,7 @@ func (f *feed) goOn(s *step, g *group, a *gatewayv1.Answer) bool {
 		return false
 	}
 	*k = groupKey{hasPosition: true, openOnly: k.openOnly, epoch: f.epoch, offset: next}
-	f.settle(s)
+	f.proceed(s)
 	g.lost = true
 	f.askGroup(s, g)
 	return true
@@ -154,7 +154,7 @@ func (f *feed) goOn(s *step, g *group, a *gatewayv1.Answer) bool {
 func (f *feed) serve(s *step, g *group, a *gatewayv1.Answer, from uint64) bool {
 	frames := f.frames(s, from, a)
 	f.fill(s, from, frames)
-	f.settle(s)
+	f.proceed(s)
 	last := from + uint64(len(frames))
 	whole := !a.More && len(frames) == len(a.Events) && last >= a.Head
 	if whole && f.delivered > last {
@@ -302,9 +302,9 @@ func (f *feed) checked(s *step, a *gatewayv1.Answer) {
 		if f.work == nil || f.work.repair == repairNone {
 			f.found = true
 		}
-		f.settle(s)
+		f.proceed(s)
 	default:
 		f.found, f.behind = false, 0
-		f.settle(s)
+		f.proceed(s)
 	}
 }

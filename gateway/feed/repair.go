@@ -38,7 +38,7 @@ func (f *feed) wantRepair(s *step) {
 	if !f.history {
 		w.repair = repairNone
 		f.lose(s, ReasonNoHistory, 0)
-		f.settle(s)
+		f.proceed(s)
 		return
 	}
 	w.repair = repairQueued
@@ -64,7 +64,7 @@ func (f *feed) turn(s *step) {
 	w := f.work
 	if w == nil || w.repair != repairQueued || f.seen <= f.delivered {
 		s.do(action{kind: actDone})
-		f.settle(s)
+		f.proceed(s)
 		return
 	}
 	w.repair = repairAsked
@@ -104,7 +104,7 @@ func (f *feed) repaired(s *step, fl flight, a *gatewayv1.Answer) {
 		f.restRepair(s, a.RetryAfterMs)
 	}
 	if f.known && w.repair == repairNone {
-		f.settle(s)
+		f.proceed(s)
 	}
 }
 
@@ -188,7 +188,7 @@ func (f *feed) fill(s *step, from uint64, frames []Frame) {
 }
 
 // lose gives up a hole: up to what is held, or to end (if it is not 0), or to all that
-// was seen, whichever is first. The clock of a hole behind it starts with settle.
+// was seen, whichever is first. The clock of a hole behind it starts with proceed.
 func (f *feed) lose(s *step, why Reason, end uint64) {
 	to := f.seen
 	if w := f.work; w != nil && len(w.held) > 0 {

@@ -103,7 +103,7 @@ func (f *feed) envelope(s *step, e *envelope) {
 		}
 	}
 	f.flush(s, &run)
-	f.settle(s)
+	f.proceed(s)
 }
 
 func (f *feed) encode(s *step, ev *gatewayv1.BusEvent) Frame {
@@ -176,9 +176,9 @@ func (f *feed) learn(s *step, a *gatewayv1.Answer) bool {
 	return true
 }
 
-// settle delivers what is held and in order now, and starts or ends the clock of
+// proceed delivers what is held and in order now, and starts or ends the clock of
 // a hole. Called after everything that moves delivered or seen.
-func (f *feed) settle(s *step) {
+func (f *feed) proceed(s *step) {
 	if !f.known {
 		return
 	}

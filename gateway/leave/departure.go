@@ -99,9 +99,9 @@ func (d *departure) counts() drain.Counts {
 	for i := range d.parts {
 		p := &d.parts[i]
 		n.Critical += p.free(classCritical)
-		n.Plain += p.free(classMovable)
+		n.Movable += p.free(classMovable)
 		n.Unmovable += p.free(classUnmovable)
-		n.Told += p.free(classHinted)
+		n.Hinted += p.free(classHinted)
 	}
 	return n
 }

@@ -115,7 +115,7 @@ func (r *driver) obey(actions []drain.Action) {
 			r.orderMoves(a)
 		case drain.Close:
 			r.orderCloses(classUnmovable, a.Count)
-		case drain.CloseTold:
+		case drain.CloseHinted:
 			r.orderCloses(classHinted, a.Count)
 		case drain.CloseAll:
 			r.g.toLoops(func(int) Order { return new(closeAllOrder) })

@@ -66,8 +66,8 @@ func (p *Plan) uncovered(until time.Time) (movable, unmovable int) {
 		}
 	}
 	if p.cfg.OneAddress {
-		for _, pot := range p.pots() {
-			movable -= pot.moves(p.now, until)
+		for _, pool := range p.pools() {
+			movable -= pool.moves(p.now, until)
 		}
 	}
 	return max(movable, 0), max(unmovable, 0)

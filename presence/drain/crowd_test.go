@@ -13,7 +13,7 @@ func TestGrantsOfManyReceiversDoNotGoInStep(t *testing.T) {
 	for i := range 90 {
 		w.add(fmt.Sprintf("r%02d", i), "eu", 1000, 0.4, 0.2)
 	}
-	m := w.begin("e1", Counts{Plain: 540, Unmovable: 360}, 20*time.Second, nil)
+	m := w.begin("e1", Counts{Movable: 540, Unmovable: 360}, 20*time.Second, nil)
 	told, closed := 0, 0
 	for w.now.Sub(w.start) < 18*time.Second {
 		for range int(200 * time.Millisecond / Step) {
@@ -36,7 +36,7 @@ func TestThePartOfAReceiverThatDrainsIsAskedOfTheOthers(t *testing.T) {
 	w := newWorld()
 	w.add("e2", "eu", 10_000, 500, 100).closed = true // it says "draining", membership not yet
 	w.add("e3", "eu", 10_000, 500, 100)
-	m := w.begin("e1", Counts{Plain: 1000, Unmovable: 100}, 20*time.Second, nil)
+	m := w.begin("e1", Counts{Movable: 1000, Unmovable: 100}, 20*time.Second, nil)
 	for range int(20 * time.Second / Step) {
 		w.step()
 	}

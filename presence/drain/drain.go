@@ -9,7 +9,7 @@
 //	now ----------> Plan: grants, paces, rounds of asking
 //	                |
 //	                v
-//	     Ask, Confirm, Move, Close, CloseTold, CloseAll
+//	     Ask, Confirm, Move, Close, CloseHinted, CloseAll
 //
 // A Plan does not count clients: its driver does, and tells with every Tick who is
 // still there. So nothing that happens besides (clients that leave by themselves, a
@@ -45,7 +45,7 @@ type Config struct {
 	End   time.Time // of the last close; the time that the closes need is taken off
 
 	// OneAddress: no edge has an address of its own. A balancer spreads blindly, so
-	// the grants of a round are one pot, spent at receivers x the smallest rate.
+	// the grants of a round are one pool, spent at receivers x the smallest rate.
 	OneAddress bool
 	// Elsewhere: edges of the own region are no receivers (an evacuation).
 	Elsewhere bool
@@ -59,13 +59,13 @@ type Config struct {
 
 // Counts are the clients that are still here, by what can be done with them.
 type Counts struct {
-	Critical  int // can move, not told; they go first
-	Plain     int // can move, not told
+	Critical  int // can move, not hinted; they go first
+	Movable   int // can move, not hinted
 	Unmovable int // cannot move, not closed
-	Told      int // told to move, not gone
+	Hinted    int // told to move, not gone
 }
 
-func (c Counts) waiting() int { return c.Critical + c.Plain }
+func (c Counts) waiting() int { return c.Critical + c.Movable }
 
 // Receiver is another edge as membership and its load figure show it.
 type Receiver struct {
@@ -82,18 +82,18 @@ type Receiver struct {
 type Kind uint8
 
 const (
-	None      Kind = iota
-	Ask            // send Request to edge To
-	Confirm        // send Keep to edge To
-	Move           // tell Count clients to go to To, critical ones first; "": wherever
-	Close          // close Count clients that cannot move
-	CloseTold      // close Count of those told, the longest told first
-	CloseAll       // close whoever is left
-	Recall         // those told to go to To who are still here are to be told anew
+	None        Kind = iota
+	Ask              // send Request to edge To
+	Confirm          // send Keep to edge To
+	Move             // tell Count clients to go to To, critical ones first; "": wherever
+	Close            // close Count clients that cannot move
+	CloseHinted      // close Count of those hinted, the longest hinted first
+	CloseAll         // close whoever is left
+	Recall           // those told to go to To who are still here are to be told anew
 )
 
 func (k Kind) String() string {
-	return [...]string{"none", "ask", "confirm", "move", "close", "close told", "close all", "recall"}[min(k, Recall)]
+	return [...]string{"none", "ask", "confirm", "move", "close", "close hinted", "close all", "recall"}[min(k, Recall)]
 }
 
 // Action is one thing to do now.

@@ -10,7 +10,8 @@ import (
 const (
 	mostGrace = 5 * time.Second // from the hint without a grant to the close
 	mostRoom  = 2 * time.Second // from the last granted hint to the first close of a straggler
-	settleIn  = 1500 * time.Millisecond
+	// firstRoundTime is how long the first round may take before it counts as over.
+	firstRoundTime = 1500 * time.Millisecond
 )
 
 // Plan is one edge's part in one operation.
@@ -23,28 +24,28 @@ type Plan struct {
 	grace    time.Duration // of those without a grant
 
 	// the state
-	now       time.Time
-	counts    Counts
-	receivers map[string]*receiver
-	grants    []*grant // by number
-	number    uint32
-	round     int
-	nextAsk   time.Time
-	inARow    int  // rounds since the last pause
-	short     bool // the last round that is over left clients without room
-	missing   int  // those, at the last Tick
-	answered  int  // the newest round that is over
-	away      bool // the bus was away at the last question
-	ended     bool
-	granted   int // confirmed so far
-	sentTo    map[string]bool
-	message   string
-	bare      int    // let go without a grant so far
-	why       string // there was none for the first of them
-	bareMoves pace
-	barePace  pace
-	tailPace  pace
-	out       []Action
+	now           time.Time
+	counts        Counts
+	receivers     map[string]*receiver
+	grants        []*grant // by number
+	number        uint32
+	round         int
+	nextAsk       time.Time
+	inARow        int  // rounds since the last pause
+	short         bool // the last round that is over left clients without room
+	missing       int  // those, at the last Tick
+	answered      int  // the newest round that is over
+	away          bool // the bus was away at the last question
+	ended         bool
+	granted       int // confirmed so far
+	sentTo        map[string]bool
+	message       string
+	unplaced      int    // let go without a grant so far
+	why           string // there was none for the first of them
+	unplacedMoves pace
+	unplacedPace  pace
+	tailPace      pace
+	out           []Action
 }
 
 type receiver struct {
@@ -90,7 +91,7 @@ func (p *Plan) Tick(now time.Time, counts Counts, receivers []Receiver) []Action
 	p.tend()
 	p.recall()
 	p.ask()
-	p.settle()
+	p.endRound()
 	p.move()
 	p.close()
 	p.straggle()
@@ -137,12 +138,12 @@ func (p *Plan) see(receivers []Receiver) {
 	}
 }
 
-// settle notes when a round is over, and says so if there is not room for all. While a
+// endRound notes when a round is over, and says so if there is not room for all. While a
 // round is under way nobody is let go without a grant who may yet get one.
-func (p *Plan) settle() {
+func (p *Plan) endRound() {
 	movable, unmovable := p.uncovered(p.cfg.End)
 	p.missing = movable + unmovable
-	slow := p.round == 1 && p.now.Sub(p.cfg.Start) >= settleIn
+	slow := p.round == 1 && p.now.Sub(p.cfg.Start) >= firstRoundTime
 	if p.round > p.answered && (!p.asking() && p.now.Before(p.nextAsk) || slow) {
 		p.answered, p.short = p.round, p.missing > 0
 	}
@@ -185,25 +186,25 @@ func (p *Plan) letGo(n int) {
 	if n <= 0 {
 		return
 	}
-	if p.bare == 0 {
+	if p.unplaced == 0 {
 		p.why = p.cause()
 	}
-	p.bare += n
+	p.unplaced += n
 }
 
 // lasting is what is left to say when nobody lacks room: that a round was short for a
 // moment is no news once all have room; who went without a grant meanwhile is.
 func (p *Plan) lasting() string {
-	if p.bare == 0 {
+	if p.unplaced == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: %d clients were told or closed without a grant", p.why, p.bare)
+	return fmt.Sprintf("%s: %d clients were told or closed without a grant", p.why, p.unplaced)
 }
 
 // move hands out the slots of those who can move.
 func (p *Plan) move() {
 	left := p.counts.waiting()
-	bare, _ := p.uncovered(p.cfg.End)
+	unplaced, _ := p.uncovered(p.cfg.End)
 	tell := func(to string, n int, first time.Time, every time.Duration) {
 		if n > 0 {
 			left -= n
@@ -214,12 +215,12 @@ func (p *Plan) move() {
 		}
 	}
 	if p.cfg.OneAddress {
-		for _, pot := range p.pots() {
-			if pot.over() {
-				p.dissolve(pot)
+		for _, pool := range p.pools() {
+			if pool.over() {
+				p.giveBackPool(pool)
 				continue
 			}
-			n, first, every := pot.slots(p.now, left)
+			n, first, every := pool.slots(p.now, left)
 			tell("", n, first, every)
 		}
 	} else {
@@ -236,15 +237,15 @@ func (p *Plan) move() {
 	if p.cfg.GrantedOnly || !p.short {
 		return
 	}
-	n, first, every := p.bareMoves.evenly(p.now, p.lastTell, min(bare, left))
+	n, first, every := p.unplacedMoves.evenly(p.now, p.lastTell, min(unplaced, left))
 	if n > 0 {
 		p.letGo(n)
 		p.out = append(p.out, Action{Kind: Move, Count: n, First: first, Every: every, Grace: p.grace})
 	}
 }
 
-// dissolve gives back what a pot may not spend any more.
-func (p *Plan) dissolve(q pot) {
+// giveBackPool gives back what a pool may not spend any more.
+func (p *Plan) giveBackPool(q pool) {
 	for _, g := range q {
 		if g.movable > 0 {
 			p.giveBackMovable(g)
@@ -267,7 +268,7 @@ func (p *Plan) giveBackMovable(g *grant) {
 // more than the granted pace as long as that lasts.
 func (p *Plan) close() {
 	left := p.counts.Unmovable
-	_, bare := p.uncovered(p.cfg.End)
+	_, unplaced := p.uncovered(p.cfg.End)
 	shut := func(n int, first time.Time, every time.Duration) {
 		if n > 0 {
 			left -= n
@@ -284,7 +285,7 @@ func (p *Plan) close() {
 		}
 	}
 	if !p.cfg.GrantedOnly && p.short {
-		n, first, every := p.barePace.evenly(p.now, p.cfg.End, min(bare, left))
+		n, first, every := p.unplacedPace.evenly(p.now, p.cfg.End, min(unplaced, left))
 		p.letGo(n)
 		shut(n, first, every)
 	}
@@ -295,8 +296,8 @@ func (p *Plan) straggle() {
 	if p.cfg.KeepStragglers || p.now.Before(p.tail) {
 		return
 	}
-	if n, first, every := p.tailPace.evenly(p.now, p.cfg.End, p.counts.Told); n > 0 {
-		p.out = append(p.out, Action{Kind: CloseTold, Count: n, First: first, Every: every})
+	if n, first, every := p.tailPace.evenly(p.now, p.cfg.End, p.counts.Hinted); n > 0 {
+		p.out = append(p.out, Action{Kind: CloseHinted, Count: n, First: first, Every: every})
 	}
 }
 

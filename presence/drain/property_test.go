@@ -26,7 +26,7 @@ func TestPlansKeepTheirPromises(t *testing.T) {
 		for i := range rapid.IntRange(1, min(2, edges-1)).Draw(rt, "drains") {
 			w.begin(fmt.Sprintf("e%d", i), Counts{
 				Critical:  rapid.IntRange(0, 50).Draw(rt, "critical"),
-				Plain:     rapid.IntRange(0, 1000).Draw(rt, "plain"),
+				Movable:   rapid.IntRange(0, 1000).Draw(rt, "movable"),
 				Unmovable: rapid.IntRange(0, 300).Draw(rt, "unmovable"),
 			}, window, func(c *Config) { c.OneAddress = one })
 		}
@@ -90,8 +90,8 @@ func disturb(rt *rapid.T, w *world, edges int) {
 		w.slowBus = time.Duration(rapid.IntRange(1, 2000).Draw(rt, "ms")) * time.Millisecond
 	case "leave":
 		for _, m := range w.plans {
-			n := min(m.counts.Plain, rapid.IntRange(0, 300).Draw(rt, "leavers"))
-			m.counts.Plain -= n
+			n := min(m.counts.Movable, rapid.IntRange(0, 300).Draw(rt, "leavers"))
+			m.counts.Movable -= n
 			m.gone += n
 		}
 	case "stubborn":

@@ -20,7 +20,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scenarios log into tes
 // read the difference.
 //
 //	edge ID [headroom=N] [rate=N] [fresh=N] [region=R] [noaddress] [paced]
-//	drain ID critical=N plain=N unmovable=N window=S [oneaddress] [elsewhere] [grantedonly]
+//	drain ID critical=N movable=N unmovable=N window=S [oneaddress] [elsewhere] [grantedonly]
 //	silent ID, back ID, draining ID, full ID, slow ID N, lapse ID, gone ID
 //	stubborn ID N        the next N told by ID do not go
 //	bus up|away
@@ -108,7 +108,7 @@ func (s *scenario) do(words []string) {
 		}
 	case "drain":
 		window := time.Duration(num("window", 25)) * time.Second
-		counts := Counts{Critical: num("critical", 0), Plain: num("plain", 0), Unmovable: num("unmovable", 0)}
+		counts := Counts{Critical: num("critical", 0), Movable: num("movable", 0), Unmovable: num("unmovable", 0)}
 		s.begin(id, counts, window, func(c *Config) {
 			c.OneAddress, c.Elsewhere, c.GrantedOnly = has("oneaddress"), has("elsewhere"), has("grantedonly")
 			c.KeepStragglers = c.GrantedOnly
@@ -176,8 +176,8 @@ func (s *scenario) show() {
 		m := s.plans[id]
 		var r gatewayv1.Progress
 		m.plan.Report(&r, m.plan.cfg.Start)
-		s.log = append(s.log, fmt.Sprintf("%s: moved %d, closed %d, stragglers %d, remaining %d (told %d); granted %d, missing %d, %.0f/s, ends at %.1fs",
-			id, m.moved, m.closed, m.straying, m.remaining(), m.counts.Told, r.Granted, r.Missing, r.GrantedPerSecond, float64(r.PlannedMs)/1000))
+		s.log = append(s.log, fmt.Sprintf("%s: moved %d, closed %d, stragglers %d, remaining %d (hinted %d); granted %d, missing %d, %.0f/s, ends at %.1fs",
+			id, m.moved, m.closed, m.straying, m.remaining(), m.counts.Hinted, r.Granted, r.Missing, r.GrantedPerSecond, float64(r.PlannedMs)/1000))
 		if r.Message != "" {
 			s.log = append(s.log, "  "+r.Message)
 		}

@@ -143,42 +143,42 @@ func (w *world) obey(m *mover, actions []Action) {
 			m.counts.Unmovable -= n
 			m.closed += n
 			m.did["close"] += n
-		case CloseTold:
+		case CloseHinted:
 			n := min(a.Count, len(m.told))
 			m.told = m.told[n:]
-			m.counts.Told = len(m.told)
+			m.counts.Hinted = len(m.told)
 			m.straying += n
 			m.did["straggler"] += n
 		case CloseAll:
 			m.did["all"] += m.remaining()
 			m.closed += m.counts.Unmovable + m.counts.waiting()
-			m.straying += m.counts.Told
+			m.straying += m.counts.Hinted
 			m.counts, m.told = Counts{}, nil
 		case Recall:
 			m.told = slices.DeleteFunc(m.told, func(t tell) bool {
 				if t.to == a.To {
-					m.counts.Plain++
+					m.counts.Movable++
 					m.did["recall "+a.To]++
 				}
 				return t.to == a.To
 			})
-			m.counts.Told = len(m.told)
+			m.counts.Hinted = len(m.told)
 		}
 	}
 }
 
-func (m *mover) remaining() int { return m.counts.waiting() + m.counts.Unmovable + m.counts.Told }
+func (m *mover) remaining() int { return m.counts.waiting() + m.counts.Unmovable + m.counts.Hinted }
 
 func (m *mover) tell(w *world, a Action) {
 	critical := min(a.Count, m.counts.Critical)
-	plain := min(a.Count-critical, m.counts.Plain)
+	movable := min(a.Count-critical, m.counts.Movable)
 	m.counts.Critical -= critical
-	m.counts.Plain -= plain
+	m.counts.Movable -= movable
 	name := "move " + cmp.Or(a.To, "anywhere")
 	if !a.Granted {
 		name = "hint"
 	}
-	for i := range critical + plain {
+	for i := range critical + movable {
 		t := tell{at: a.First.Add(time.Duration(i) * a.Every), to: a.To}
 		if a.Grace > 0 {
 			t.until = t.at.Add(a.Grace)
@@ -188,7 +188,7 @@ func (m *mover) tell(w *world, a Action) {
 			t.stubborn = true
 		}
 		m.told = append(m.told, t)
-		m.counts.Told++
+		m.counts.Hinted++
 		m.did[name]++
 		if critical > i {
 			m.did["critical"]++
@@ -223,7 +223,7 @@ func (m *mover) leave(w *world) {
 		m.moved++
 		return true
 	})
-	m.counts.Told = len(m.told)
+	m.counts.Hinted = len(m.told)
 }
 
 func (w *world) answer(m *mover, a Action) {

@@ -2,13 +2,13 @@ package drain
 
 import "time"
 
-// pot is the grants of one round behind a balancer that spreads blindly: each
+// pool is the grants of one round behind a balancer that spreads blindly: each
 // receiver gets the same, so the smallest grant and the slowest rate count for all.
-type pot []*grant
+type pool []*grant
 
-// pots groups what is held by round; a round with an open question is no pot yet.
-func (p *Plan) pots() []pot {
-	var pots []pot
+// pools groups what is held by round; a round with an open question is no pool yet.
+func (p *Plan) pools() []pool {
+	var pools []pool
 	open := make(map[int]bool)
 	at := make(map[int]int)
 	for _, g := range p.grants {
@@ -20,15 +20,15 @@ func (p *Plan) pots() []pot {
 		}
 		i, ok := at[g.round]
 		if !ok {
-			i = len(pots)
-			at[g.round], pots = i, append(pots, nil)
+			i = len(pools)
+			at[g.round], pools = i, append(pools, nil)
 		}
-		pots[i] = append(pots[i], g)
+		pools[i] = append(pools[i], g)
 	}
-	return pots
+	return pools
 }
 
-func (q pot) least() (movable int, rate float64, start time.Time) {
+func (q pool) least() (movable int, rate float64, start time.Time) {
 	movable, rate, start = q[0].movable, q[0].rate(), q[0].start
 	for _, g := range q[1:] {
 		movable, rate, start = min(movable, g.movable), min(rate, g.rate()), later(start, g.start)
@@ -36,14 +36,14 @@ func (q pot) least() (movable int, rate float64, start time.Time) {
 	return movable, rate, start
 }
 
-// moves is how many of the pot's moves have their slots before until.
-func (q pot) moves(now, until time.Time) int {
+// moves is how many of the pool's moves have their slots before until.
+func (q pool) moves(now, until time.Time) int {
 	movable, rate, start := q.least()
 	return fit(movable*len(q), rate*float64(len(q)), later(later(now, start), q[0].movePace.next), until)
 }
 
-// slots takes the next slots of the pot, n at most.
-func (q pot) slots(now time.Time, n int) (count int, first time.Time, every time.Duration) {
+// slots takes the next slots of the pool, n at most.
+func (q pool) slots(now time.Time, n int) (count int, first time.Time, every time.Duration) {
 	movable, rate, start := q.least()
 	every = interval(rate * float64(len(q)))
 	count, first = q[0].movePace.slots(now, start, every, min(n, movable*len(q)))
@@ -60,9 +60,9 @@ func (q pot) slots(now time.Time, n int) (count int, first time.Time, every time
 	return count, first, every
 }
 
-// over says that one grant of the pot is used up, so that nothing more may come out
+// over says that one grant of the pool is used up, so that nothing more may come out
 // of the others.
-func (q pot) over() bool {
+func (q pool) over() bool {
 	movable, _, _ := q.least()
 	return movable <= 0
 }
