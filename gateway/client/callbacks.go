@@ -1,6 +1,10 @@
 package client
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+
+	"github.com/spillway-io/spillway/gateway/client/machine"
+)
 
 // runCallbacks tells the application what waits in the mailbox, one at a time.
 func (c *Client) runCallbacks() {
@@ -13,31 +17,31 @@ func (c *Client) runCallbacks() {
 	}
 }
 
-func (c *Client) callback(a action) {
+func (c *Client) callback(a machine.Action) {
 	switch a := a.(type) {
-	case tellState:
+	case machine.TellState:
 		if f := c.settings.onState; f != nil {
 			f(a.StateChange)
 		}
-	case tellMove:
+	case machine.TellMove:
 		if f := c.settings.onMove; f != nil {
 			f(a.Move)
 		}
-	case tellSubscribed:
+	case machine.TellSubscribed:
 		if !a.Pending {
-			c.hand(a.sub, a.Position)
+			c.hand(of(a.Sub), a.Position)
 		}
-		handle(c, a.sub, a.Subscribed, func(h *Handler) func(Subscribed) { return h.OnSubscribed })
-	case tellEvent:
-		c.hand(a.sub, a.Position)
-		handle(c, a.sub, a.Event, func(h *Handler) func(Event) { return h.OnEvent })
-	case tellGap:
-		c.hand(a.sub, a.Position)
-		handle(c, a.sub, a.Gap, func(h *Handler) func(Gap) { return h.OnGap })
-	case tellError:
-		handle(c, a.sub, a.err, func(h *Handler) func(error) { return h.OnError })
-	case tellEnd:
-		handle(c, a.sub, a.err, func(h *Handler) func(error) { return h.OnUnsubscribed })
+		handle(c, of(a.Sub), a.Subscribed, func(h *Handler) func(Subscribed) { return h.OnSubscribed })
+	case machine.TellEvent:
+		c.hand(of(a.Sub), a.Position)
+		handle(c, of(a.Sub), a.Event, func(h *Handler) func(Event) { return h.OnEvent })
+	case machine.TellGap:
+		c.hand(of(a.Sub), a.Position)
+		handle(c, of(a.Sub), a.Gap, func(h *Handler) func(Gap) { return h.OnGap })
+	case machine.TellError:
+		handle(c, of(a.Sub), a.Err, func(h *Handler) func(error) { return h.OnError })
+	case machine.TellEnd:
+		handle(c, of(a.Sub), a.Err, func(h *Handler) func(error) { return h.OnUnsubscribed })
 	}
 }
 

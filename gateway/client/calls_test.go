@@ -38,7 +38,7 @@ func TestPublishAndHistory(t *testing.T) {
 		p.welcome()
 		id := p.expect(`{"type":"publish","id":$,"channel":"a","data":{"n":1},"meta":{"m":"v"},"key":"k"}`)
 		p.send(id, `{"type":"published","id":$,"channel":"a","epoch":"e","offset":7}`)
-		if got := <-early; got.err != nil || got.pos != (Position{"e", 7}) {
+		if got := <-early; got.err != nil || got.pos != (Position{Epoch: "e", Offset: 7}) {
 			t.Errorf("%+v", got)
 		}
 		bytes := c.publishLater(t, "\x00\xff", Binary())
@@ -52,7 +52,7 @@ func TestPublishAndHistory(t *testing.T) {
 		var err error
 		read := make(chan struct{})
 		go func() {
-			page, err = c.History(t.Context(), "a", Before(Position{"e", 9}), Limit(2))
+			page, err = c.History(t.Context(), "a", Before(Position{Epoch: "e", Offset: 9}), Limit(2))
 			close(read)
 		}()
 		id = p.expect(`{"type":"history","id":$,"channel":"a","epoch":"e","offset":9,"limit":2,"reverse":true}`)
@@ -60,7 +60,7 @@ func TestPublishAndHistory(t *testing.T) {
 		<-read
 		after := make(chan error)
 		go func() { // ends with the answer below
-			_, err := c.History(t.Context(), "a", After(Position{"e", 3}), Limit(2))
+			_, err := c.History(t.Context(), "a", After(Position{Epoch: "e", Offset: 3}), Limit(2))
 			after <- err
 		}()
 		id = p.expect(`{"type":"history","id":$,"channel":"a","epoch":"e","offset":3,"limit":2}`)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spillway-io/spillway/gateway/client/machine"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -22,7 +23,8 @@ type Client struct {
 	// mu guards the machine and what carries its actions out. Nothing below it blocks:
 	// sockets, callbacks and the provider have goroutines of their own.
 	mu      sync.Mutex
-	m       *machine
+	m       *machine.Machine
+	stats   machine.Stats
 	clock   *clock
 	conns   map[int]*conn
 	timer   *time.Timer
@@ -44,16 +46,17 @@ func New(url string, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		settings: s, m: newMachine(s.urls), clock: newClock(), conns: map[int]*conn{},
+		settings: s, clock: newClock(), conns: map[int]*conn{},
 		closed: make(chan struct{}), changed: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.m.hasProvider, c.m.name, c.m.random = s.provider != nil, s.name, s.random
+	cfg := &machine.Config{URLs: s.urls, HasProvider: s.provider != nil, Name: s.name, Random: s.random}
 	if s.joined != nil {
-		c.m.joined = func(channel string) *Subscription {
-			return c.newSubscription(channel, func() *Handler { h := s.joined(channel); return &h })
+		cfg.Joined = func(channel string) *machine.Subscription {
+			return c.newSubscription(channel, func() *Handler { h := s.joined(channel); return &h }).sub
 		}
 	}
+	c.m = machine.New(cfg, &c.stats)
 	return c, nil
 }
 
@@ -61,8 +64,8 @@ func New(url string, opts ...Option) (*Client, error) {
 // connects or is connected, and begins anew after a 4200 or ErrNoToken.
 func (c *Client) Start() error {
 	err := ErrClosed
-	c.step(func(m *machine, now time.Time) {
-		m.start(now)
+	c.step(func(m *machine.Machine, now time.Time) {
+		m.Start(now)
 		err = nil
 	})
 	return err
@@ -76,7 +79,7 @@ func (c *Client) Connect(ctx context.Context) error {
 	}
 	for {
 		c.mu.Lock()
-		state, err, changed := c.m.state, c.m.err, c.changed
+		state, err, changed := c.m.State(), c.m.Err(), c.changed
 		c.mu.Unlock()
 		switch state {
 		case Connected:
@@ -96,8 +99,8 @@ func (c *Client) Connect(ctx context.Context) error {
 // with ErrClosed, no callback but that of the last change of state begins. It
 // returns when the sockets are closed, at most 2 s later. Closing twice is no error.
 func (c *Client) Close() error {
-	c.step(func(m *machine, _ time.Time) {
-		m.stop(ErrClosed)
+	c.step(func(m *machine.Machine, _ time.Time) {
+		m.Stop(ErrClosed)
 		close(c.closed)
 		c.cancel()
 	})
@@ -108,28 +111,20 @@ func (c *Client) Close() error {
 // Wake tells that the network is back, or that the machine or the application woke
 // up: a connection has to answer within 5 s, the next attempt comes within 2 s (once
 // in 30 s, and never before a time that a server told). Calling it often is harmless.
-func (c *Client) Wake() { c.step(func(m *machine, now time.Time) { m.nudge(now) }) }
+func (c *Client) Wake() { c.step(func(m *machine.Machine, now time.Time) { m.Nudge(now) }) }
 
 // State of the client now.
 func (c *Client) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.m.state
-}
-
-// Info is what the newest `connected` told.
-type Info struct {
-	Session, Node, Region string
+	return c.m.State()
 }
 
 // Info of the connection; empty while there is none.
 func (c *Client) Info() Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := c.m.link; l != nil && l.phase == up {
-		return Info{c.m.session, l.node, l.region}
-	}
-	return Info{}
+	return c.m.Info()
 }
 
 // Subscribe follows a channel, now and after every reconnect, before or after
@@ -143,15 +138,14 @@ func (c *Client) Subscribe(channel string, h Handler, opts ...SubscribeOption) (
 	for _, o := range opts {
 		o(s)
 	}
-	if s.known {
-		if s.pos.Epoch == "" || s.pos.Offset > wire.MaxOffset {
-			return nil, fmt.Errorf("since %q:%d: not a position", s.pos.Epoch, s.pos.Offset)
+	if from, known := s.sub.Position(); known {
+		if from.Epoch == "" || from.Offset > wire.MaxOffset {
+			return nil, fmt.Errorf("since %q:%d: not a position", from.Epoch, from.Offset)
 		}
-		from := s.pos
 		s.handed.Store(&from)
 	}
 	err := ErrClosed
-	c.step(func(m *machine, now time.Time) { err = m.subscribe(now, s) })
+	c.step(func(m *machine.Machine, now time.Time) { err = m.Subscribe(now, s.sub) })
 	if err != nil {
 		return nil, err
 	}
@@ -162,12 +156,15 @@ func (c *Client) Subscribe(channel string, h Handler, opts ...SubscribeOption) (
 func (c *Client) Subscription(channel string) *Subscription {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.m.subs[channel]
+	if s := c.m.Subscription(channel); s != nil {
+		return of(s)
+	}
+	return nil
 }
 
 // step lets the machine take one event in, and carries its actions out. After Close
 // it does nothing.
-func (c *Client) step(event func(*machine, time.Time)) {
+func (c *Client) step(event func(*machine.Machine, time.Time)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
@@ -176,50 +173,50 @@ func (c *Client) step(event func(*machine, time.Time)) {
 	default:
 	}
 	event(c.m, c.clock.now())
-	for _, a := range c.m.take() {
+	for _, a := range c.m.Take() {
 		c.carryOut(a)
 	}
 	c.sleep()
 }
 
-func (c *Client) carryOut(a action) {
+func (c *Client) carryOut(a machine.Action) {
 	switch a := a.(type) {
-	case openLink:
+	case machine.OpenLink:
 		c.open(a)
-	case send:
-		if k := c.conns[a.link]; k != nil {
-			k.write(a.text)
+	case machine.Send:
+		if k := c.conns[a.Link]; k != nil {
+			k.write(a.Text)
 		}
-	case dropLink:
-		if k := c.conns[a.link]; k != nil {
-			delete(c.conns, a.link)
-			k.drop(a.code)
+	case machine.DropLink:
+		if k := c.conns[a.Link]; k != nil {
+			delete(c.conns, a.Link)
+			k.drop(a.Code)
 		}
-	case askToken:
+	case machine.AskToken:
 		// Owns nothing; ended by its deadline or Close, if the provider heeds its context.
 		go c.provide()
-	case finishCall:
-		close(a.call.done)
+	case machine.FinishCall:
+		close(a.Call.Done)
 	default:
 		c.tell(a)
 	}
 }
 
 // tell queues a callback, and what waits for the same is woken at once.
-func (c *Client) tell(a action) {
+func (c *Client) tell(a machine.Action) {
 	switch a := a.(type) {
-	case tellState:
+	case machine.TellState:
 		close(c.changed)
 		c.changed = make(chan struct{})
 		c.settings.log.Debug("client state", "from", a.From, "to", a.To, "err", a.Err)
-	case tellMove:
+	case machine.TellMove:
 		c.settings.log.Debug("client move", "from", a.From, "to", a.To, "reason", a.Reason, "took", a.Took, "err", a.Err)
-	case tellSubscribed:
+	case machine.TellSubscribed:
 		if !a.Pending {
-			a.sub.settle(nil)
+			of(a.Sub).answer(nil)
 		}
-	case tellEnd:
-		a.sub.settle(a.err)
+	case machine.TellEnd:
+		of(a.Sub).answer(a.Err)
 	}
 	if c.mailbox.push(a) {
 		// Owns the callbacks; ends when there are none; nobody waits for it, since
@@ -230,7 +227,7 @@ func (c *Client) tell(a action) {
 
 // sleep sets the timer to when the machine has something to do.
 func (c *Client) sleep() {
-	at := c.m.wake()
+	at := c.m.Wake()
 	if at.Equal(c.wakeAt) {
 		return
 	}
@@ -246,13 +243,13 @@ func (c *Client) sleep() {
 }
 
 func (c *Client) tick() {
-	c.step(func(m *machine, now time.Time) {
+	c.step(func(m *machine.Machine, now time.Time) {
 		c.wakeAt = time.Time{} // the timer is spent
 		paused := false        // for one it is for all: they wait for the same mailbox
 		for _, k := range c.conns {
 			paused = paused || k.paused.Load()
 		}
-		m.tick(now, paused)
+		m.Tick(now, paused)
 	})
 }
 
@@ -264,5 +261,12 @@ func (c *Client) provide() {
 	defer cancel()
 	token, err := "", errors.New("the token provider panicked")
 	c.guard("token provider", func() { token, err = c.settings.provider(ctx) })
-	c.step(func(m *machine, now time.Time) { m.gotToken(now, token, err) })
+	c.step(func(m *machine.Machine, now time.Time) { m.Token(now, token, err) })
+}
+
+// Stats of the client so far.
+func (c *Client) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gobwas/ws"
 
+	"github.com/spillway-io/spillway/gateway/client/machine"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
@@ -38,15 +39,15 @@ type conn struct {
 }
 
 // open starts a conn. client.mu is held.
-func (c *Client) open(a openLink) {
-	ctx, cancel := context.WithTimeout(c.ctx, a.deadline)
+func (c *Client) open(a machine.OpenLink) {
+	ctx, cancel := context.WithTimeout(c.ctx, a.Time)
 	k := &conn{
-		client: c, n: a.link, cancel: cancel,
+		client: c, n: a.Link, cancel: cancel,
 		stop: make(chan struct{}), wake: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
-	c.conns[a.link] = k
+	c.conns[a.Link] = k
 	// Owns the socket; ended by drop, the peer, or its limits; Close waits for it.
-	c.running.Go(func() { k.run(ctx, a.url, a.ticket) })
+	c.running.Go(func() { k.run(ctx, a.URL, a.Ticket) })
 }
 
 // drop ends it, politely if it can. client.mu is held; nothing is reported after.
@@ -77,9 +78,9 @@ func (k *conn) run(ctx context.Context, url, ticket string) {
 	socket, br, refused := k.client.settings.handshake(ctx, url, ticket)
 	k.cancel()
 	if refused != nil {
-		k.client.step(func(m *machine, now time.Time) {
+		k.client.step(func(m *machine.Machine, now time.Time) {
 			k.forget()
-			m.refused(now, k.n, *refused)
+			m.Refused(now, k.n, *refused)
 		})
 		return
 	}
@@ -92,15 +93,15 @@ func (k *conn) run(ctx context.Context, url, ticket string) {
 		defer close(written)
 		k.writeLoop(socket)
 	}()
-	k.client.step(func(m *machine, now time.Time) { m.opened(now, k.n) })
+	k.client.step(func(m *machine.Machine, now time.Time) { m.Opened(now, k.n) })
 	code, err := k.readLoop(socket, br)
 	k.client.settings.log.Debug("connection ended", "link", k.n, "code", code, "err", err)
 	socket.Close()
 	close(k.gone)
 	<-written
-	k.client.step(func(m *machine, now time.Time) {
+	k.client.step(func(m *machine.Machine, now time.Time) {
 		k.forget()
-		m.lost(now, k.n, code, err)
+		m.Lost(now, k.n, code, err)
 	})
 }
 
@@ -140,7 +141,7 @@ func (k *conn) readLoop(socket net.Conn, br *bufio.Reader) (wire.CloseCode, erro
 			return k.closed(socket, payload)
 		}
 		if op != ws.OpText {
-			k.client.step(func(m *machine, _ time.Time) { m.alive(k.n) })
+			k.client.step(func(m *machine.Machine, _ time.Time) { m.Alive(k.n) })
 		}
 	}
 }
@@ -153,7 +154,7 @@ func (k *conn) closed(socket net.Conn, payload []byte) (wire.CloseCode, error) {
 	}
 	code, reason := ws.ParseCloseFrameData(payload)
 	k.answerClose(socket, wire.CloseCode(code))
-	return wire.CloseCode(code), &CloseError{wire.CloseCode(code), reason}
+	return wire.CloseCode(code), &CloseError{Code: wire.CloseCode(code), Reason: reason}
 }
 
 // answerClose says the last word, unless drop has said it.
@@ -184,9 +185,9 @@ func (k *conn) frames(payload []byte) error {
 		}
 		list = append(list, f)
 	}
-	k.client.step(func(m *machine, now time.Time) {
+	k.client.step(func(m *machine.Machine, now time.Time) {
 		for _, f := range list {
-			m.frame(now, k.n, f)
+			m.Frame(now, k.n, f)
 		}
 	})
 	return nil

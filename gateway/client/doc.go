@@ -11,18 +11,18 @@
 //	err = c.Close()
 //
 // Applications, the spillway command and the tests of every tier call it; it
-// imports the proto tier and gobwas/ws only.
+// imports package machine, the proto tier and gobwas/ws only.
 //
 // Life and goroutines: New does no I/O. Connect starts; Close ends, once and for
 // all. A connection has two goroutines, one that opens and reads it and one that
 // writes; another runs callbacks while there are any to run; another the token
-// provider while it is asked. All of them step the machine under one mutex: the
-// machine (machine.go) is the whole protocol as a pure function of what happens
-// and when, the client only carries its actions out.
+// provider while it is asked. All of them step the machine under one mutex: package
+// machine is the whole protocol as a pure function of what happens and when, the client
+// only carries its actions out.
 //
 // An edge that leaves says so (`reconnect`), and the client moves: it opens a second
 // connection beside the first and closes that when the second has taken over every
-// channel (move.go, merge.go). The application stays CONNECTED and hears nothing of
+// channel. The application stays CONNECTED and hears nothing of
 // it, unless it asks by WithOnMove. Whoever comes back shows a ticket, held in memory
 // only, and needs no new token.
 //

@@ -3,17 +3,15 @@ package client
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/gobwas/ws"
 
+	"github.com/spillway-io/spillway/gateway/client/machine"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -43,11 +41,11 @@ func (c *limitedConn) Read(p []byte) (int, error) {
 
 // handshake dials and upgrades, until ctx ends, with a ticket to offer if there is
 // one. Exactly one of socket and refusal is returned.
-func (s *settings) handshake(ctx context.Context, url, ticket string) (net.Conn, *bufio.Reader, *refusal) {
+func (s *settings) handshake(ctx context.Context, url, ticket string) (net.Conn, *bufio.Reader, *machine.Refusal) {
 	var limited *limitedConn
-	r := &refusal{}
+	r := &machine.Refusal{}
 	d := ws.Dialer{
-		Protocols: offers(ticket),
+		Protocols: machine.Offers(ticket),
 		Header:    ws.HandshakeHeaderHTTP(s.header),
 		TLSConfig: s.tls,
 		NetDial: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -58,10 +56,7 @@ func (s *settings) handshake(ctx context.Context, url, ticket string) (net.Conn,
 			limited = &limitedConn{Conn: nc, left: 4 * wire.MaxHandshakeBytes} // TLS included
 			return limited, nil
 		},
-		OnStatusError: func(status int, _ []byte, resp io.Reader) {
-			r.read(resp)
-			r.malformed = status == http.StatusBadRequest || status == http.StatusRequestHeaderFieldsTooLarge
-		},
+		OnStatusError: func(_ int, _ []byte, resp io.Reader) { *r = machine.ReadRefusal(resp) },
 	}
 	socket, br, selected, err := d.Dial(ctx, url)
 	if err == nil && selected.Protocol != "" && selected.Protocol != wire.ProtocolJSON {
@@ -69,7 +64,7 @@ func (s *settings) handshake(ctx context.Context, url, ticket string) (net.Conn,
 		err = errOddProtocol
 	}
 	if err != nil {
-		r.err = fmt.Errorf("connect to %s: %w", url, err)
+		r.Err = fmt.Errorf("connect to %s: %w", url, err)
 		return nil, nil, r
 	}
 	socket.SetDeadline(time.Time{})
@@ -78,27 +73,4 @@ func (s *settings) handshake(ctx context.Context, url, ticket string) (net.Conn,
 		br = bufio.NewReader(socket)
 	}
 	return socket, br, nil
-}
-
-// read takes from a refusal when to come back: our own JSON body, else Retry-After.
-func (r *refusal) read(text io.Reader) {
-	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(text, wire.MaxHandshakeBytes)), nil)
-	if err != nil {
-		return
-	}
-	defer resp.Body.Close()
-	var body struct {
-		RetryAfterMS *uint32 `json:"retry_after_ms"`
-	}
-	content, err := io.ReadAll(resp.Body)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return
-	}
-	if json.Unmarshal(content, &body) == nil && body.RetryAfterMS != nil {
-		r.ours, r.waitIsTold, r.wait = true, true, millis(*body.RetryAfterMS)
-		return
-	}
-	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 32); err == nil {
-		r.waitIsTold, r.wait = true, time.Duration(seconds)*time.Second
-	}
 }

@@ -1,6 +1,10 @@
 package client
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/spillway-io/spillway/gateway/client/machine"
+)
 
 // mailboxBytes may wait for callbacks; a reader that brings more waits (nothing is
 // dropped), with one message in its hands.
@@ -10,14 +14,14 @@ const mailboxBytes = 4 << 20
 // blocks; readers ask for room before they read on, and so bound it.
 type mailbox struct {
 	mu      sync.Mutex // guards all below
-	items   []action
+	items   []machine.Action
 	bytes   int
 	running bool          // somebody pops
 	room    chan struct{} // closed when there is room; nil: nobody waits
 }
 
 // push reports true if the caller has to start a goroutine that pops.
-func (b *mailbox) push(a action) (start bool) {
+func (b *mailbox) push(a machine.Action) (start bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.items = append(b.items, a)
@@ -28,7 +32,7 @@ func (b *mailbox) push(a action) (start bool) {
 }
 
 // pop takes the oldest; false: there is none, and the popping goroutine ends.
-func (b *mailbox) pop() (action, bool) {
+func (b *mailbox) pop() (machine.Action, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.items) == 0 {
@@ -59,9 +63,9 @@ func (b *mailbox) full() <-chan struct{} {
 	return b.room
 }
 
-func sizeOf(a action) int {
+func sizeOf(a machine.Action) int {
 	size := 256 // the structs, roughly
-	if e, ok := a.(tellEvent); ok {
+	if e, ok := a.(machine.TellEvent); ok {
 		size += len(e.Data)
 		for k, v := range e.Meta {
 			size += len(k) + len(v) + 64

@@ -3,14 +3,13 @@ package client
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"time"
+
+	"github.com/spillway-io/spillway/gateway/client/machine"
 )
 
 // TokenProvider gives a token for connect. It is asked before the very first
@@ -91,29 +90,11 @@ func newSettings(first string, opts []Option) (*settings, error) {
 		o(s)
 	}
 	for _, u := range s.urls {
-		if err := checkURL(u); err != nil {
+		if err := machine.CheckURL(u); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
-}
-
-func checkURL(text string) error {
-	u, err := url.Parse(text)
-	if err == nil {
-		switch {
-		case u.Scheme != "ws" && u.Scheme != "wss":
-			err = errors.New("the scheme must be ws or wss")
-		case u.Host == "":
-			err = errors.New("the host is missing")
-		case u.Fragment != "" || u.User != nil:
-			err = errors.New("user and fragment are not allowed")
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("url %q: %w", text, err)
-	}
-	return nil
 }
 
 // SubscribeOption says where a subscription begins. Without one it begins with the
@@ -122,8 +103,8 @@ type SubscribeOption func(*Subscription)
 
 // Since begins after this event, the last one that the application has.
 func Since(epoch string, offset uint64) SubscribeOption {
-	return func(s *Subscription) { s.known, s.pos = true, Position{epoch, offset} }
+	return func(s *Subscription) { s.sub.Since(Position{Epoch: epoch, Offset: offset}) }
 }
 
 // Last begins with the newest n events.
-func Last(n uint32) SubscribeOption { return func(s *Subscription) { s.last = n } }
+func Last(n uint32) SubscribeOption { return func(s *Subscription) { s.sub.Last(n) } }

@@ -50,7 +50,7 @@ func TestNothingIsLostOrDoubledAfterACut(t *testing.T) {
 		l.expect(t, "subscribed e:6 recovered=true", `event e:7 {"n":7}`, `event e:8 {"n":8}`, `event e:9 {"n":9}`)
 		synctest.Wait()
 		l.nothing(t)
-		if pos, ok := sub.Position(); !ok || pos != (Position{"e", 9}) {
+		if pos, ok := sub.Position(); !ok || pos != (Position{Epoch: "e", Offset: 9}) {
 			t.Errorf("position %v", pos)
 		}
 		go p.drain()

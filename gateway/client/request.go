@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spillway-io/spillway/gateway/client/machine"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
@@ -46,7 +47,7 @@ func (c *Client) Publish(ctx context.Context, channel string, data []byte, opts 
 	if done == nil {
 		return Position{}, errOddReply(reply)
 	}
-	return Position{done.Epoch, done.Offset}, nil
+	return Position{Epoch: done.Epoch, Offset: done.Offset}, nil
 }
 
 func checkPublish(p *clientv1.Publish) (err error) {
@@ -110,7 +111,7 @@ func (c *Client) History(ctx context.Context, channel string, opts ...HistoryOpt
 	}
 	page := HistoryPage{Epoch: r.Epoch, More: r.More, Events: make([]Event, len(r.Events))}
 	for i, e := range r.Events {
-		page.Events[i] = newEvent(channel, r.Epoch, e)
+		page.Events[i] = machine.NewEvent(channel, r.Epoch, e)
 	}
 	return page, nil
 }
@@ -123,20 +124,20 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 }
 
 func (c *Client) call(ctx context.Context, resend bool, f *clientv1.ClientFrame) (*clientv1.ServerFrame, error) {
-	k := &call{frame: f, resend: resend, done: make(chan struct{})}
+	k := &machine.Call{Frame: f, Resend: resend, Done: make(chan struct{})}
 	taken := false
-	c.step(func(m *machine, _ time.Time) {
+	c.step(func(m *machine.Machine, _ time.Time) {
 		taken = true
-		m.newCall(k)
+		m.Call(k)
 	})
 	if !taken {
 		return nil, ErrClosed
 	}
 	select {
-	case <-k.done:
-		return k.reply, k.err
+	case <-k.Done:
+		return k.Reply, k.Err
 	case <-ctx.Done():
-		c.step(func(m *machine, _ time.Time) { m.giveUp(k) })
+		c.step(func(m *machine.Machine, _ time.Time) { m.GiveUp(k) })
 		return nil, ctx.Err()
 	}
 }

@@ -18,6 +18,14 @@ import (
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
+// What the machine promises, by its numbers.
+const (
+	stableUp  = 5 * time.Second // so long up, and failures are forgotten
+	lastTime  = 5 * time.Second // the old connection after the last takeover
+	nudgePing = 5 * time.Second // for an answer after Wake
+	maxHeld   = 4 << 20         // bytes that wait for the other stream
+)
+
 // server is a scripted edge in memory: the test accepts connections and plays its
 // part line by line.
 type server struct {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/spillway-io/spillway/gateway/client/machine"
 )
 
 // Subscription is one channel that a client follows, across connections, until
@@ -12,35 +14,29 @@ import (
 type Subscription struct {
 	// immutable
 	client  *Client
-	channel string
 	handler func() *Handler // run by the goroutine of callbacks only
 
-	// owned by the machine, under client.mu
-	made    uint64
-	known   bool       // pos means something
-	pos     Position   // last event read; handed <= pos
-	at, was stream     // on the connection that serves; on the one that is left
-	untaken bool       // was has to deliver yet
-	past    []Position // where pos was in the last epochs before its own
-	last    uint32
-	refused int
-	retryAt time.Time
-
 	// under client.mu
-	settled bool
-	err     error // why it ended
+	sub      *machine.Subscription
+	answered bool
+	err      error // why it ended
 
-	ready  chan struct{}            // closed when settled: the first verdict, or the end
+	ready  chan struct{}            // closed when answered: the first verdict, or the end
 	handed atomic.Pointer[Position] // nil: none
 	gone   atomic.Bool              // the application has ended it
 }
 
 func (c *Client) newSubscription(channel string, handler func() *Handler) *Subscription {
-	return &Subscription{client: c, channel: channel, handler: sync.OnceValue(handler), ready: make(chan struct{})}
+	s := &Subscription{client: c, handler: sync.OnceValue(handler), ready: make(chan struct{})}
+	s.sub = machine.NewSubscription(channel, s)
+	return s
 }
 
+// of finds the subscription of the application behind one of the machine.
+func of(s *machine.Subscription) *Subscription { return s.Owner.(*Subscription) }
+
 // Channel that it follows.
-func (s *Subscription) Channel() string { return s.channel }
+func (s *Subscription) Channel() string { return s.sub.Channel() }
 
 // Position is the last event that was handed to the application (inside OnEvent: the
 // event at hand), or what Since said. False: there is none yet.
@@ -70,19 +66,19 @@ func (s *Subscription) Wait(ctx context.Context) error {
 // running). Doing it twice is no error.
 func (s *Subscription) Unsubscribe() {
 	s.gone.Store(true)
-	s.client.step(func(m *machine, _ time.Time) {
-		m.unsubscribe(s)
-		s.settle(ErrUnsubscribed)
+	s.client.step(func(m *machine.Machine, _ time.Time) {
+		m.Unsubscribe(s.sub)
+		s.answer(ErrUnsubscribed)
 	})
 }
 
-// settle answers Wait. client.mu is held.
-func (s *Subscription) settle(err error) {
+// answer ends Wait. client.mu is held.
+func (s *Subscription) answer(err error) {
 	if s.err == nil {
 		s.err = err
 	}
-	if !s.settled {
-		s.settled = true
+	if !s.answered {
+		s.answered = true
 		close(s.ready)
 	}
 }

@@ -361,8 +361,8 @@ func TestNewConnectionThatDiesIsReplacedByTheOldOne(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		p = s.accept()
-		p.expect(`{"type":"connect","id":$,"ticket":"second","attempt":3,"subscriptions":[{"channel":"a","epoch":"e","offset":6}],"client":"spillway-go"}`)
-		p.answerHello(m.c.lastID(), "edge-3", "third", `{"channel":"a","epoch":"e","offset":6,"recovered":true}`)
+		id = p.expect(`{"type":"connect","id":$,"ticket":"second","attempt":3,"subscriptions":[{"channel":"a","epoch":"e","offset":6}],"client":"spillway-go"}`)
+		p.answerHello(id, "edge-3", "third", `{"channel":"a","epoch":"e","offset":6,"recovered":true}`)
 		m.old.expectClose(1000)
 		m.uninterrupted(t, 1)
 		if st := m.c.Stats(); st.FallBacks != 1 {
@@ -370,12 +370,6 @@ func TestNewConnectionThatDiesIsReplacedByTheOldOne(t *testing.T) {
 		}
 		go p.drain()
 	})
-}
-
-func (c *Client) lastID() uint32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.m.lastID
 }
 
 // An old connection that is lost while the new one is being opened leaves that as the

@@ -68,7 +68,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			}
 		}
 	}
-	for pkg, needs := range deps(t, "./gateway/client") {
+	for pkg, needs := range deps(t, "./gateway/client/...") {
 		for _, need := range needs {
 			if strings.HasPrefix(need, module+"presence") {
 				t.Errorf("%s needs %s: an SDK needs the proto tier only", pkg, need)

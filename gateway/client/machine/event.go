@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"time"
@@ -47,22 +47,8 @@ type Gap struct {
 	ReloadAfter time.Duration
 }
 
-// Handler is what an application wants to hear about a subscription. Any may be
-// nil. See the package comment for how they are run.
-type Handler struct {
-	// OnSubscribed: after the first answer and after each reconnect.
-	OnSubscribed func(Subscribed)
-	OnEvent      func(Event)
-	// OnGap: events were lost, in a living subscription or while away.
-	OnGap func(Gap)
-	// OnError: the subscription was refused for now; the client asks again.
-	OnError func(error)
-	// OnUnsubscribed: the server ended or refused it for good. Not called when the
-	// application ends it.
-	OnUnsubscribed func(error)
-}
-
-func newEvent(channel, epoch string, e *clientv1.Event) Event {
+// NewEvent is an event as the application gets it.
+func NewEvent(channel, epoch string, e *clientv1.Event) Event {
 	return Event{
 		Channel: channel, Position: Position{epoch, e.Offset}, Data: e.Data, Binary: e.Binary,
 		Time: time.UnixMilli(int64(e.TimeMs)), From: e.From, Meta: e.Meta,

@@ -1,4 +1,4 @@
-package client
+package machine
 
 import "time"
 
@@ -13,7 +13,7 @@ type Move struct {
 	Err  error // why this attempt failed; it is repeated while the edge's deadline allows
 }
 
-// Stats counts since New. Moves + Interruptions is how often the edge changed.
+// Stats counts. Moves + Interruptions is how often the edge changed.
 type Stats struct {
 	Attempts      uint64 // connections opened, or tried
 	Failures      uint64 // of them, that ended before `connected`
@@ -30,9 +30,7 @@ type Stats struct {
 	Gaps          uint64 // told
 }
 
-// Stats of the client so far.
-func (c *Client) Stats() Stats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.m.stats
+// Info is what the newest `connected` told.
+type Info struct {
+	Session, Node, Region string
 }

@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"slices"
@@ -44,7 +44,7 @@ func (n *news) size() int {
 }
 
 // hear takes news from a stream that is live.
-func (m *machine) hear(s *Subscription, st *stream, n news) {
+func (m *Machine) hear(s *Subscription, st *stream, n news) {
 	if m.old == nil {
 		m.apply(s, &n, true)
 		return
@@ -59,7 +59,7 @@ func (m *machine) hear(s *Subscription, st *stream, n news) {
 }
 
 // pump hands over all that can be.
-func (m *machine) pump(s *Subscription) {
+func (m *Machine) pump(s *Subscription) {
 	for {
 		moved := m.drain(s, &s.at, &s.was)
 		moved = m.drain(s, &s.was, &s.at) || moved
@@ -76,7 +76,7 @@ func (m *machine) pump(s *Subscription) {
 }
 
 // drain hands over from one stream what can be.
-func (m *machine) drain(s *Subscription, st, other *stream) (moved bool) {
+func (m *Machine) drain(s *Subscription, st, other *stream) (moved bool) {
 	for len(st.held) > 0 && (m.apply(s, &st.held[0], other.phase != live) || m.skip(s, st)) {
 		m.pop(st)
 		moved = true
@@ -86,7 +86,7 @@ func (m *machine) drain(s *Subscription, st, other *stream) (moved bool) {
 
 // skip is true if the first of what is held leads to an epoch that the position, led
 // by the other stream, has jumped over: later this stream reaches the position's too.
-func (m *machine) skip(s *Subscription, st *stream) bool {
+func (m *Machine) skip(s *Subscription, st *stream) bool {
 	if st.losses < 2 || st.held[0].base().Epoch == s.pos.Epoch {
 		return false
 	}
@@ -98,7 +98,7 @@ func (m *machine) skip(s *Subscription, st *stream) bool {
 	return false
 }
 
-func (m *machine) hold(st *stream, n news) {
+func (m *Machine) hold(st *stream, n news) {
 	st.held = append(st.held, n)
 	m.heldBytes += n.size()
 	if n.event == nil {
@@ -107,12 +107,12 @@ func (m *machine) hold(st *stream, n news) {
 }
 
 // shift applies the first of what is held, loss or not.
-func (m *machine) shift(s *Subscription, st *stream) {
+func (m *Machine) shift(s *Subscription, st *stream) {
 	m.apply(s, &st.held[0], true)
 	m.pop(st)
 }
 
-func (m *machine) pop(st *stream) {
+func (m *Machine) pop(st *stream) {
 	m.heldBytes -= st.held[0].size()
 	if st.held[0].event == nil {
 		st.losses--
@@ -123,7 +123,7 @@ func (m *machine) pop(st *stream) {
 }
 
 // forget a stream and what it holds.
-func (m *machine) forget(st *stream) {
+func (m *Machine) forget(st *stream) {
 	for len(st.held) > 0 {
 		m.pop(st)
 	}
@@ -149,7 +149,7 @@ func (n *news) base() Position {
 
 // apply hands news over, or finds that there is nothing new in it. False: it is a
 // loss, and it may not count yet.
-func (m *machine) apply(s *Subscription, n *news, may bool) bool {
+func (m *Machine) apply(s *Subscription, n *news, may bool) bool {
 	if n.event == nil {
 		switch {
 		case n.to.Epoch == s.pos.Epoch && n.to.Offset <= s.pos.Offset:
@@ -174,15 +174,15 @@ func (m *machine) apply(s *Subscription, n *news, may bool) bool {
 	}
 	s.pos.Offset = e.Offset
 	m.stats.Events++
-	m.do(tellEvent{s, newEvent(s.channel, n.epoch, e)})
+	m.do(TellEvent{s, NewEvent(s.channel, n.epoch, e)})
 	return true
 }
 
-func (m *machine) lose(s *Subscription, to Position, reason string, reload time.Duration) {
+func (m *Machine) lose(s *Subscription, to Position, reason string, reload time.Duration) {
 	before := s.pos
 	s.jump(to)
 	m.stats.Gaps++
-	m.do(tellGap{s, Gap{before, s.pos, reason, reload}})
+	m.do(TellGap{s, Gap{before, s.pos, reason, reload}})
 }
 
 // maxPast epochs are remembered. More than two need two failures within one move.
@@ -209,7 +209,7 @@ func (s *Subscription) jump(to Position) {
 }
 
 // stream of this subscription on link l; nil: it has none there.
-func (m *machine) stream(s *Subscription, l *link) *stream {
+func (m *Machine) stream(s *Subscription, l *link) *stream {
 	switch {
 	case s == nil:
 		return nil
@@ -222,7 +222,7 @@ func (m *machine) stream(s *Subscription, l *link) *stream {
 }
 
 // event hands over what is new. What is at or below the position was handed over.
-func (m *machine) event(l *link, e *clientv1.Event) {
+func (m *Machine) event(l *link, e *clientv1.Event) {
 	s := m.subs[e.Channel]
 	if st := m.stream(s, l); st != nil && st.phase == live {
 		m.hear(s, st, news{event: e, epoch: st.epoch})
@@ -230,7 +230,7 @@ func (m *machine) event(l *link, e *clientv1.Event) {
 }
 
 // gap: the server let events go, or began a new epoch.
-func (m *machine) gap(l *link, g *clientv1.Gap) {
+func (m *Machine) gap(l *link, g *clientv1.Gap) {
 	s := m.subs[g.Channel]
 	if st := m.stream(s, l); st != nil && st.phase == live {
 		st.epoch = g.Epoch
@@ -239,7 +239,7 @@ func (m *machine) gap(l *link, g *clientv1.Gap) {
 }
 
 // offStreams: there is no connection.
-func (m *machine) offStreams() {
+func (m *Machine) offStreams() {
 	for _, s := range m.subs {
 		m.forget(&s.at)
 		m.forget(&s.was)

@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"time"
@@ -15,7 +15,7 @@ const (
 )
 
 // heartbeat finds out that a connection is dead although nobody said so.
-func (m *machine) heartbeat(now time.Time, l *link, paused bool) {
+func (m *Machine) heartbeat(now time.Time, l *link, paused bool) {
 	if !l.pongBy.IsZero() && !now.Before(l.pongBy) {
 		if !paused && now.Sub(l.pongBy) <= lateTimer {
 			m.drop(now, l, loss{own: true, err: errPongTime})
@@ -30,14 +30,14 @@ func (m *machine) heartbeat(now time.Time, l *link, paused bool) {
 }
 
 // ping wants an answer within limit.
-func (m *machine) ping(now time.Time, l *link, limit time.Duration) {
+func (m *Machine) ping(now time.Time, l *link, limit time.Duration) {
 	l.pongBy = now.Add(limit)
 	l.nextPing = now.Add(l.pingInterval)
 	m.command(l, &command{kind: cmdPing}, &clientv1.ClientFrame{Frame: &clientv1.ClientFrame_Ping{Ping: &clientv1.Ping{}}})
 }
 
-// alive: something came.
-func (m *machine) alive(n int) {
+// Alive: something came.
+func (m *Machine) Alive(n int) {
 	if l := m.find(n); l != nil {
 		l.pongBy = time.Time{}
 	}

@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
-var errSameNode = errors.New("the move led to the same node")
+var ErrSameNode = errors.New("the move led to the same node")
 
 const (
 	moveTime = 30 * time.Second // an edge's deadline, if it told none
@@ -37,8 +37,8 @@ func (mv *move) replan(p plan) {
 
 // reconnect: the edge of l wants this client elsewhere. Said again, it changes the
 // plan; an attempt under way goes on, and if it fails the new plan counts.
-func (m *machine) reconnect(now time.Time, l *link, r *clientv1.Reconnect) {
-	if l == m.old {
+func (m *Machine) reconnect(now time.Time, l *link, r *clientv1.Reconnect) {
+	if l == m.old || m.cfg.Foreign != nil {
 		return
 	}
 	mv := &move{reason: r.Reason, heardAt: now, deadline: now.Add(moveTime)}
@@ -55,7 +55,7 @@ func (m *machine) reconnect(now time.Time, l *link, r *clientv1.Reconnect) {
 }
 
 // moveAt is when the next attempt to move is due; zero: none is.
-func (m *machine) moveAt() time.Time {
+func (m *Machine) moveAt() time.Time {
 	l := m.link
 	if l == nil || l.phase != up || l.leave == nil || m.ahead != nil || m.old != nil || m.needToken && m.asking {
 		return time.Time{}
@@ -67,7 +67,7 @@ func (m *machine) moveAt() time.Time {
 }
 
 // moveOn begins the attempt to move if it is time.
-func (m *machine) moveOn(now time.Time) {
+func (m *Machine) moveOn(now time.Time) {
 	at := m.moveAt()
 	if at.IsZero() || now.Before(at) {
 		return
@@ -78,13 +78,13 @@ func (m *machine) moveOn(now time.Time) {
 	}
 	mv := m.link.leave
 	mv.tries++
-	m.ahead = m.dial(now, mv.plan, mv.failures)
+	m.ahead = m.dial(now, mv.plan, mv.failures, true)
 	mv.pass = "" // good once
 	mv.tried = true
 }
 
 // moveFailed: the attempt is over, the connection that was to be left lives on.
-func (m *machine) moveFailed(now time.Time, l *link, e loss) {
+func (m *Machine) moveFailed(now time.Time, l *link, e loss) {
 	m.ahead = nil
 	m.stats.MoveFailures++
 	m.moveAgain(now, l, e)
@@ -92,7 +92,7 @@ func (m *machine) moveFailed(now time.Time, l *link, e loss) {
 }
 
 // moveAgain plans the next attempt after link l ended by e.
-func (m *machine) moveAgain(now time.Time, l *link, e loss) {
+func (m *Machine) moveAgain(now time.Time, l *link, e loss) {
 	m.cutOff(l)
 	mv := m.link.leave
 	next := plan{at: e.at, told: true, url: m.hint(l, l.verdict.url), pass: l.verdict.pass}
@@ -110,15 +110,15 @@ func (m *machine) moveAgain(now time.Time, l *link, e loss) {
 	}
 	mv.replan(next)
 	m.leave(now, l)
-	if e.code.Reaction() == wire.NewCredentials && m.hasProvider {
+	if e.code.Reaction() == wire.NewCredentials && m.cfg.HasProvider {
 		m.needToken = true
 		m.ask()
 	}
-	m.do(tellMove{Move{Reason: mv.reason, From: m.link.node, Attempts: mv.tries, Took: now.Sub(mv.heardAt), Err: e.err}})
+	m.do(TellMove{Move{Reason: mv.reason, From: m.link.node, Attempts: mv.tries, Took: now.Sub(mv.heardAt), Err: e.err}})
 }
 
 // resumeOld sends the serving connection what waited for the outcome of a move.
-func (m *machine) resumeOld(now time.Time) {
+func (m *Machine) resumeOld(now time.Time) {
 	l := m.link
 	for _, channel := range l.unsubscribing {
 		m.sendUnsubscribe(l, channel)
@@ -130,7 +130,7 @@ func (m *machine) resumeOld(now time.Time) {
 
 // arrive: the other edge said `connected`. From here on it serves; the old connection
 // delivers until every channel is taken over.
-func (m *machine) arrive(now time.Time, l *link) {
+func (m *Machine) arrive(now time.Time, l *link) {
 	old := m.link
 	m.count(now, old)
 	m.old, m.link, m.ahead = old, l, nil
@@ -155,19 +155,19 @@ func (l *link) sameNode(other *link) bool { return l.node != "" && l.node == oth
 
 // sameNode: the move led back to the edge that wants to be left. The new connection is
 // the one that counts there now, so it takes over all the same, and moves on later.
-func (m *machine) sameNode(now time.Time, old, l *link) {
+func (m *Machine) sameNode(now time.Time, old, l *link) {
 	m.stats.MoveFailures++
 	again := *old.leave
 	again.replan(plan{at: now.Add(m.backoff(&again.failures))})
 	l.leave = &again
-	m.do(tellMove{Move{
-		Reason: again.reason, From: old.node, Attempts: again.tries, Took: now.Sub(again.heardAt), Err: errSameNode,
+	m.do(TellMove{Move{
+		Reason: again.reason, From: old.node, Attempts: again.tries, Took: now.Sub(again.heardAt), Err: ErrSameNode,
 	}})
 }
 
 // took notes that a channel is taken over: whatever the old connection could still
 // bring comes from the new one as well.
-func (m *machine) took(s *Subscription) {
+func (m *Machine) took(s *Subscription) {
 	st := &s.at
 	if !s.untaken || st.phase != live || len(st.held) > 0 || st.epoch != s.pos.Epoch {
 		return
@@ -179,7 +179,7 @@ func (m *machine) took(s *Subscription) {
 }
 
 // settled: nothing is expected from the old connection for this channel.
-func (m *machine) settled(s *Subscription) {
+func (m *Machine) settled(s *Subscription) {
 	if s.untaken {
 		s.untaken = false
 		m.untaken--
@@ -188,7 +188,7 @@ func (m *machine) settled(s *Subscription) {
 
 // handOver ends the move when the old connection has nothing left to do, or has had
 // its time.
-func (m *machine) handOver(now time.Time) {
+func (m *Machine) handOver(now time.Time) {
 	old := m.old
 	if old == nil {
 		return
@@ -221,11 +221,11 @@ func (l *link) asking() bool {
 }
 
 // endMove: the old connection is closed, by whomever.
-func (m *machine) endMove(now time.Time) {
+func (m *Machine) endMove(now time.Time) {
 	old, mv := m.old, m.old.leave
 	m.old, m.untaken = nil, 0
 	if !old.gone {
-		m.do(dropLink{old.n, wire.CloseNormal})
+		m.do(DropLink{old.n, wire.CloseNormal})
 	}
 	m.cutOff(old)
 	for _, s := range m.subs {
@@ -234,12 +234,12 @@ func (m *machine) endMove(now time.Time) {
 		m.forget(&s.was)
 		m.pump(s)
 		if interrupted {
-			m.do(tellSubscribed{s, Subscribed{Pending: true}})
+			m.do(TellSubscribed{s, Subscribed{Pending: true}})
 		}
 	}
 	if !m.link.sameNode(old) {
 		m.stats.Moves++
-		m.do(tellMove{Move{
+		m.do(TellMove{Move{
 			Reason: mv.reason, From: old.node, To: m.link.node, Attempts: mv.tries, Took: m.link.upSince.Sub(mv.heardAt),
 		}})
 	}
@@ -248,7 +248,7 @@ func (m *machine) endMove(now time.Time) {
 
 // fallBack: the new connection was lost before the old one was left. The old one has
 // delivered all the time and serves again.
-func (m *machine) fallBack(now time.Time, l *link, e loss) {
+func (m *Machine) fallBack(now time.Time, l *link, e loss) {
 	m.stats.FallBacks++
 	old := m.old
 	m.link, m.old, m.untaken = old, nil, 0
@@ -266,7 +266,7 @@ func (m *machine) fallBack(now time.Time, l *link, e loss) {
 
 // promote: the connection was lost while another was being opened. That is now the
 // attempt to come back.
-func (m *machine) promote(now time.Time, l *link, e loss) {
+func (m *Machine) promote(now time.Time, l *link, e loss) {
 	m.cutOff(l)
 	m.count(now, l)
 	if e.code == wire.CloseSlowConsumer {

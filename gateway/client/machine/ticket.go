@@ -1,4 +1,4 @@
-package client
+package machine
 
 import "github.com/spillway-io/spillway/proto/wire"
 
@@ -21,8 +21,8 @@ func ticketOK(t string) bool {
 }
 
 // keepTicket takes a newer ticket of this session.
-func (m *machine) keepTicket(t string) {
-	if ticketOK(t) {
+func (m *Machine) keepTicket(t string) {
+	if ticketOK(t) && m.cfg.Foreign == nil {
 		m.ticket = t
 	}
 }
@@ -35,8 +35,8 @@ func pass(t string) string {
 	return ""
 }
 
-// offers are the subprotocols of a handshake.
-func offers(ticket string) []string {
+// Offers are the subprotocols of a handshake.
+func Offers(ticket string) []string {
 	if ticket == "" {
 		return []string{wire.ProtocolJSON}
 	}

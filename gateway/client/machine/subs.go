@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"time"
@@ -18,8 +18,8 @@ const (
 	over // ended; not in machine.subs any more
 )
 
-// subscribe takes a new subscription.
-func (m *machine) subscribe(now time.Time, s *Subscription) error {
+// Subscribe takes a new subscription.
+func (m *Machine) Subscribe(now time.Time, s *Subscription) error {
 	if m.subs[s.channel] != nil {
 		return ErrSubscribed
 	}
@@ -28,15 +28,18 @@ func (m *machine) subscribe(now time.Time, s *Subscription) error {
 	return nil
 }
 
-func (m *machine) keep(s *Subscription) {
+func (m *Machine) keep(s *Subscription) {
+	if m.subs == nil {
+		m.subs = map[string]*Subscription{}
+	}
 	m.subsMade++
 	s.made = m.subsMade
 	m.subs[s.channel] = s
 }
 
-// unsubscribe ends one. While an attempt to move is under way the server hears of it
+// Unsubscribe ends one. While an attempt to move is under way the server hears of it
 // when that has ended, and an old connection only if it has to serve again.
-func (m *machine) unsubscribe(s *Subscription) {
+func (m *Machine) Unsubscribe(s *Subscription) {
 	if s.at.phase == over {
 		return
 	}
@@ -57,13 +60,13 @@ func (m *machine) unsubscribe(s *Subscription) {
 	}
 }
 
-func (m *machine) sendUnsubscribe(l *link, channel string) {
+func (m *Machine) sendUnsubscribe(l *link, channel string) {
 	m.command(l, &command{kind: cmdUnsubscribe}, &clientv1.ClientFrame{
 		Frame: &clientv1.ClientFrame_Unsubscribe{Unsubscribe: &clientv1.Unsubscribe{Channel: channel}},
 	})
 }
 
-func (m *machine) remove(s *Subscription) {
+func (m *Machine) remove(s *Subscription) {
 	m.settled(s)
 	m.forget(&s.was)
 	m.forget(&s.at)
@@ -105,7 +108,7 @@ func askSize(r *clientv1.SubscriptionRequest) int {
 
 // askIdle asks for every subscription that is due, in as few frames as may be.
 // It waits while an attempt to move is under way, whose connect told the list.
-func (m *machine) askIdle(now time.Time) {
+func (m *Machine) askIdle(now time.Time) {
 	if m.link == nil || m.link.phase != up || m.ahead != nil {
 		return
 	}
@@ -138,7 +141,7 @@ func (m *machine) askIdle(now time.Time) {
 	flush()
 }
 
-func (m *machine) askFor(subs []*Subscription) {
+func (m *Machine) askFor(subs []*Subscription) {
 	ask := &clientv1.Subscribe{Single: len(subs) == 1}
 	for _, s := range subs {
 		ask.Subscriptions = append(ask.Subscriptions, s.request())
@@ -152,14 +155,14 @@ func (m *machine) askFor(subs []*Subscription) {
 }
 
 // askAgain for what was refused for a while.
-func (m *machine) askAgain(now time.Time) {
+func (m *Machine) askAgain(now time.Time) {
 	if at := m.link.askAt; !at.IsZero() && !now.Before(at) {
 		m.askIdle(now)
 	}
 }
 
 // subscribed brings answers (to the command id) or verdicts (id 0).
-func (m *machine) subscribed(now time.Time, l *link, id uint32, f *clientv1.Subscribed) {
+func (m *Machine) subscribed(now time.Time, l *link, id uint32, f *clientv1.Subscribed) {
 	delete(l.open, id)
 	if l != m.link {
 		return // only the connection that serves is asked
@@ -184,7 +187,7 @@ func (m *machine) subscribed(now time.Time, l *link, id uint32, f *clientv1.Subs
 }
 
 // entry applies where a subscription stands.
-func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.SubscriptionEntry) {
+func (m *Machine) entry(now time.Time, s *Subscription, e *clientv1.SubscriptionEntry) {
 	st, covered := &s.at, s.was.phase == live
 	switch {
 	case e.Error != nil:
@@ -192,11 +195,11 @@ func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.Subscription
 		return
 	case e.Pending:
 		if st.phase = pending; !covered {
-			m.do(tellSubscribed{s, Subscribed{Pending: true}})
+			m.do(TellSubscribed{s, Subscribed{Pending: true}})
 		}
 		return
 	}
-	st.phase, st.epoch, st.target, s.refused = live, e.Epoch, Position{e.Epoch, e.Offset}, 0
+	st.phase, st.epoch, st.target, s.refusals = live, e.Epoch, Position{e.Epoch, e.Offset}, 0
 	switch {
 	case covered:
 		m.join(s, e)
@@ -208,7 +211,7 @@ func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.Subscription
 		// Another connection brought more since this was asked, and has ended.
 		before := m.stats.Gaps
 		m.join(s, e)
-		m.do(tellSubscribed{s, Subscribed{Position: s.pos, Head: e.Offset, Recovered: m.stats.Gaps == before}})
+		m.do(TellSubscribed{s, Subscribed{Position: s.pos, Head: e.Offset, Recovered: m.stats.Gaps == before}})
 	default:
 		m.verdict(s, e)
 	}
@@ -216,14 +219,14 @@ func (m *machine) entry(now time.Time, s *Subscription, e *clientv1.Subscription
 
 // askAnew ends a subscription of the connection that serves and asks again, from the
 // position that there is now. What was on its way comes in phases that are not live.
-func (m *machine) askAnew(now time.Time, s *Subscription) {
+func (m *Machine) askAnew(now time.Time, s *Subscription) {
 	m.forget(&s.at)
 	m.sendUnsubscribe(m.link, s.channel)
 	m.askIdle(now)
 }
 
 // verdict for a subscription that nothing else has served.
-func (m *machine) verdict(s *Subscription, e *clientv1.SubscriptionEntry) {
+func (m *Machine) verdict(s *Subscription, e *clientv1.SubscriptionEntry) {
 	had, before := s.known, s.pos
 	s.known = true
 	switch {
@@ -238,14 +241,14 @@ func (m *machine) verdict(s *Subscription, e *clientv1.SubscriptionEntry) {
 	}
 	if had && !e.Recovered {
 		m.stats.Gaps++
-		m.do(tellGap{s, Gap{before, s.pos, "not_recovered", millis(e.GetReloadAfterMs())}})
+		m.do(TellGap{s, Gap{before, s.pos, "not_recovered", millis(e.GetReloadAfterMs())}})
 	}
-	m.do(tellSubscribed{s, Subscribed{Position: s.pos, Head: e.Offset, Recovered: e.Recovered}})
+	m.do(TellSubscribed{s, Subscribed{Position: s.pos, Head: e.Offset, Recovered: e.Recovered}})
 }
 
 // join lets a stream of the new connection begin beside that of the old one, or
 // behind where that has ended.
-func (m *machine) join(s *Subscription, e *clientv1.SubscriptionEntry) {
+func (m *Machine) join(s *Subscription, e *clientv1.SubscriptionEntry) {
 	if st := &s.at; !e.Recovered || e.Epoch != st.asked.Epoch {
 		m.hear(s, st, news{to: st.target, reason: "not_recovered", reload: millis(e.GetReloadAfterMs())})
 	}
@@ -253,31 +256,31 @@ func (m *machine) join(s *Subscription, e *clientv1.SubscriptionEntry) {
 }
 
 // subscriptionFailed: refused for a while, or for good.
-func (m *machine) subscriptionFailed(now time.Time, s *Subscription, e *clientv1.Error) {
+func (m *Machine) subscriptionFailed(now time.Time, s *Subscription, e *clientv1.Error) {
 	err := newError(e)
 	if !e.Temporary {
 		m.remove(s)
-		m.do(tellEnd{s, err})
+		m.do(TellEnd{s, err})
 		return
 	}
 	wait := min(err.RetryAfter, serverWaitMax)
 	if wait == 0 {
-		cap := min(backoffCap, backoffBase<<min(s.refused, capFailures))
-		wait = cap/2 + m.random(cap)
+		cap := min(backoffCap, backoffBase<<min(s.refusals, capFailures))
+		wait = cap/2 + m.cfg.Random(cap)
 	}
-	s.refused++
+	s.refusals++
 	s.at = stream{}
 	s.retryAt = now.Add(wait)
 	if at := m.link.askAt; at.IsZero() || s.retryAt.Before(at) {
 		m.link.askAt = s.retryAt
 	}
 	if s.was.phase != live { // else its events go on for now
-		m.do(tellError{s, err})
+		m.do(TellError{s, err})
 	}
 }
 
 // unsubscribed: the answer to unsubscribe, or (id 0) the server ended it.
-func (m *machine) unsubscribed(l *link, id uint32, f *clientv1.Unsubscribed) {
+func (m *Machine) unsubscribed(l *link, id uint32, f *clientv1.Unsubscribed) {
 	if id != 0 {
 		delete(l.open, id)
 		return
@@ -298,5 +301,5 @@ func (m *machine) unsubscribed(l *link, id uint32, f *clientv1.Unsubscribed) {
 		err = newError(f.Error)
 	}
 	m.remove(s)
-	m.do(tellEnd{s, err})
+	m.do(TellEnd{s, err})
 }

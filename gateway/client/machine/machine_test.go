@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 // application may do, and checks after each step what must always hold.
 type world struct {
 	t   *rapid.T
-	m   *machine
+	m   *Machine
 	now time.Time
 
 	link     int          // newest opened by the machine
@@ -25,7 +25,7 @@ type world struct {
 	tokens   int          // questions to the provider that are not answered
 	told     map[*Subscription]Position
 	ended    map[*Subscription]bool
-	finished map[*call]bool
+	finished map[*Call]bool
 }
 
 // dialling gives the link that is being opened, 0: none.
@@ -64,71 +64,71 @@ func (w *world) position() Position {
 // settle takes the actions and ticks until nothing is due.
 func (w *world) settle() {
 	for i := 0; ; i++ {
-		for _, a := range w.m.take() {
+		for _, a := range w.m.Take() {
 			w.action(a)
 		}
 		w.invariants()
-		at := w.m.wake()
+		at := w.m.Wake()
 		if at.IsZero() || at.After(w.now) {
 			return
 		}
 		if i > 100 {
 			w.t.Fatalf("the machine wants to be woken at once for ever: %+v", w.m.link)
 		}
-		w.m.tick(w.now, rapid.Bool().Draw(w.t, "paused"))
+		w.m.Tick(w.now, rapid.Bool().Draw(w.t, "paused"))
 	}
 }
 
-func (w *world) action(a action) {
+func (w *world) action(a Action) {
 	switch a := a.(type) {
-	case openLink:
+	case OpenLink:
 		if w.dialling() > 0 || len(w.links) > 1 || len(w.links) == 1 && (w.m.link == nil || w.m.link.phase != up) {
-			w.t.Fatalf("link %d is opened while %v live", a.link, w.links)
+			w.t.Fatalf("link %d is opened while %v live", a.Link, w.links)
 		}
-		if a.deadline < attemptTime || a.deadline > attemptTimeMax || a.link <= w.link {
+		if a.Time < attemptTime || a.Time > attemptTimeMax || a.Link <= w.link {
 			w.t.Fatalf("%+v", a)
 		}
-		w.link, w.links[a.link] = a.link, false
-	case send:
-		if !w.links[a.link] {
-			w.t.Fatalf("%s is sent on link %d, of %v", a.text, a.link, w.links)
+		w.link, w.links[a.Link] = a.Link, false
+	case Send:
+		if !w.links[a.Link] {
+			w.t.Fatalf("%s is sent on link %d, of %v", a.Text, a.Link, w.links)
 		}
-		if _, problem := wire.DecodeClient(a.text); problem != nil {
-			w.t.Fatalf("%s: %v", a.text, problem)
+		if _, problem := wire.DecodeClient(a.Text); problem != nil {
+			w.t.Fatalf("%s: %v", a.Text, problem)
 		}
-	case dropLink:
-		if _, lives := w.links[a.link]; !lives {
-			w.t.Fatalf("link %d is dropped, which is gone", a.link)
+	case DropLink:
+		if _, lives := w.links[a.Link]; !lives {
+			w.t.Fatalf("link %d is dropped, which is gone", a.Link)
 		}
-		delete(w.links, a.link)
-	case askToken:
+		delete(w.links, a.Link)
+	case AskToken:
 		if w.tokens++; w.tokens > 1 {
 			w.t.Fatal("the provider is asked twice at a time")
 		}
-	case finishCall:
-		if w.finished[a.call] || a.call.err == nil == (a.call.reply == nil) {
-			w.t.Fatalf("%+v", a.call)
+	case FinishCall:
+		if w.finished[a.Call] || a.Call.Err == nil == (a.Call.Reply == nil) {
+			w.t.Fatalf("%+v", a.Call)
 		}
-		w.finished[a.call] = true
-	case tellSubscribed:
+		w.finished[a.Call] = true
+	case TellSubscribed:
 		if !a.Pending {
-			w.moved(a.sub, a.Position, "subscribed")
+			w.moved(a.Sub, a.Position, "subscribed")
 		}
-	case tellEvent:
-		if w.told[a.sub].Epoch != a.Epoch || a.Offset != w.told[a.sub].Offset+1 {
-			w.t.Fatalf("event %v follows %v untold", a.Position, w.told[a.sub])
+	case TellEvent:
+		if w.told[a.Sub].Epoch != a.Epoch || a.Offset != w.told[a.Sub].Offset+1 {
+			w.t.Fatalf("event %v follows %v untold", a.Position, w.told[a.Sub])
 		}
-		w.told[a.sub] = a.Position
-	case tellGap:
-		if a.From != w.told[a.sub] {
-			w.t.Fatalf("a gap from %v, the application is at %v", a.From, w.told[a.sub])
+		w.told[a.Sub] = a.Position
+	case TellGap:
+		if a.From != w.told[a.Sub] {
+			w.t.Fatalf("a gap from %v, the application is at %v", a.From, w.told[a.Sub])
 		}
-		w.told[a.sub] = a.Position
-	case tellEnd:
-		if w.ended[a.sub] {
+		w.told[a.Sub] = a.Position
+	case TellEnd:
+		if w.ended[a.Sub] {
 			w.t.Fatal("a subscription ended twice")
 		}
-		w.ended[a.sub] = true
+		w.ended[a.Sub] = true
 	}
 }
 
@@ -263,7 +263,7 @@ func (w *world) frame() *clientv1.ServerFrame {
 func (w *world) comeUp() {
 	if n := w.dialling(); n != 0 {
 		w.links[n] = true
-		w.m.opened(w.now, n)
+		w.m.Opened(w.now, n)
 		w.settle()
 	}
 	for _, l := range []*link{w.m.link, w.m.ahead} {
@@ -279,7 +279,7 @@ func (w *world) comeUp() {
 			}
 			c.Subscriptions = append(c.Subscriptions, e)
 		}
-		w.m.frame(w.now, l.n, &clientv1.ServerFrame{Id: l.connectID, Frame: &clientv1.ServerFrame_Connected{Connected: c}})
+		w.m.Frame(w.now, l.n, &clientv1.ServerFrame{Id: l.connectID, Frame: &clientv1.ServerFrame_Connected{Connected: c}})
 		w.settle()
 	}
 }
@@ -296,11 +296,14 @@ func (w *world) reconnect() *clientv1.ServerFrame_Reconnect {
 func TestMachineKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
-			t: t, m: newMachine([]string{"ws://a.test/v1/ws", "ws://b.test/v1/ws"}), now: time.Unix(1_764_470_000, 0),
-			links: map[int]bool{}, told: map[*Subscription]Position{}, ended: map[*Subscription]bool{}, finished: map[*call]bool{},
+			t: t, m: newMachine("ws://a.test/v1/ws", "ws://b.test/v1/ws"), now: time.Unix(1_764_470_000, 0),
+			links: map[int]bool{}, told: map[*Subscription]Position{}, ended: map[*Subscription]bool{}, finished: map[*Call]bool{},
 		}
-		w.m.hasProvider = rapid.Bool().Draw(t, "provider")
-		w.m.random = func(d time.Duration) time.Duration {
+		w.m.cfg.HasProvider = rapid.Bool().Draw(t, "provider")
+		if rapid.Bool().Draw(t, "foreign") {
+			w.m.cfg.Foreign = &Foreign{AttemptTime: attemptTime, Pause: func(int) time.Duration { return time.Second }}
+		}
+		w.m.cfg.Random = func(d time.Duration) time.Duration {
 			return time.Duration(rapid.Int64Range(0, max(int64(d)-1, 0)).Draw(t, "random"))
 		}
 		act := func(step func()) func(*rapid.T) {
@@ -311,29 +314,29 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
-			"start": act(func() { w.m.start(w.now) }),
-			"stop":  act(func() { w.m.stop(ErrClosed) }),
+			"start": act(func() { w.m.Start(w.now) }),
+			"stop":  act(func() { w.m.Stop(ErrClosed) }),
 			"time passes": act(func() {
 				w.now = w.now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(w.t, "d")))
-				w.m.tick(w.now, false)
+				w.m.Tick(w.now, false)
 			}),
 			"until due": act(func() {
-				if at := w.m.wake(); at.After(w.now) {
+				if at := w.m.Wake(); at.After(w.now) {
 					w.now = at
-					w.m.tick(w.now, false)
+					w.m.Tick(w.now, false)
 				}
 			}),
 			"come up": act(func() {
-				w.m.start(w.now)
+				w.m.Start(w.now)
 				w.settle()
 				if w.tokens > 0 {
 					w.tokens--
-					w.m.gotToken(w.now, "t", nil)
+					w.m.Token(w.now, "t", nil)
 					w.settle()
 				}
-				if at := w.m.wake(); w.m.link == nil && at.After(w.now) {
+				if at := w.m.Wake(); w.m.link == nil && at.After(w.now) {
 					w.now = at
-					w.m.tick(w.now, false)
+					w.m.Tick(w.now, false)
 					w.settle()
 				}
 				w.comeUp()
@@ -343,11 +346,11 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 				if l == nil || l.phase != up {
 					return
 				}
-				w.m.frame(w.now, l.n, &clientv1.ServerFrame{Frame: w.reconnect()})
+				w.m.Frame(w.now, l.n, &clientv1.ServerFrame{Frame: w.reconnect()})
 				w.settle()
 				if at := w.m.moveAt(); !at.IsZero() {
 					w.now = at
-					w.m.tick(w.now, false)
+					w.m.Tick(w.now, false)
 					w.settle()
 				}
 				w.comeUp()
@@ -366,32 +369,32 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 					if st.phase == pending {
 						f.Id = 0
 					}
-					w.m.frame(w.now, w.m.link.n, f)
+					w.m.Frame(w.now, w.m.link.n, f)
 					w.settle()
 				}
 			}),
 			"event": act(func() {
 				if s, n := w.m.subs[w.channel()], w.open(); s != nil && n != 0 {
 					offset := s.pos.Offset + rapid.Uint64Range(0, 2).Draw(w.t, "ahead")
-					w.m.frame(w.now, n, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{Channel: s.channel, Offset: offset}}})
+					w.m.Frame(w.now, n, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{Channel: s.channel, Offset: offset}}})
 				}
 			}),
 			"opened": act(func() {
 				if n := w.dialling(); n != 0 {
 					w.links[n] = true
-					w.m.opened(w.now, n)
+					w.m.Opened(w.now, n)
 				}
 			}),
 			"refused": act(func() {
 				if n := w.dialling(); n != 0 {
 					delete(w.links, n)
-					w.m.refused(w.now, n, refusal{err: errors.New("no"), waitIsTold: rapid.Bool().Draw(w.t, "told"), wait: time.Second})
+					w.m.Refused(w.now, n, Refusal{Err: errors.New("no"), WaitIsTold: rapid.Bool().Draw(w.t, "told"), Wait: time.Second})
 				}
 			}),
 			"lost": act(func() {
 				if n := w.open(); n != 0 {
 					delete(w.links, n)
-					w.m.lost(w.now, n, rapid.SampledFrom([]wire.CloseCode{0, 1000, 1002, 4001, 4005, 4006, 4100, 4200}).Draw(w.t, "code"), nil)
+					w.m.Lost(w.now, n, rapid.SampledFrom([]wire.CloseCode{0, 1000, 1002, 4001, 4005, 4006, 4100, 4200}).Draw(w.t, "code"), nil)
 				}
 			}),
 			"late news of an old link": act(func() {
@@ -399,21 +402,21 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 					if _, lives := w.links[n]; lives {
 						continue
 					}
-					w.m.opened(w.now, n)
-					w.m.lost(w.now, n, 4200, nil)
-					w.m.frame(w.now, n, &clientv1.ServerFrame{Frame: w.reconnect()})
+					w.m.Opened(w.now, n)
+					w.m.Lost(w.now, n, 4200, nil)
+					w.m.Frame(w.now, n, &clientv1.ServerFrame{Frame: w.reconnect()})
 				}
 			}),
 			"frame": act(func() {
 				if n := w.open(); n != 0 {
-					w.m.frame(w.now, n, w.frame())
+					w.m.Frame(w.now, n, w.frame())
 				}
 			}),
 			"token": act(func() {
 				if w.tokens > 0 {
 					w.tokens--
 					err := rapid.SampledFrom([]error{nil, nil, nil, errors.New("later"), ErrNoToken}).Draw(w.t, "err")
-					w.m.gotToken(w.now, "t", err)
+					w.m.Token(w.now, "t", err)
 				}
 			}),
 			"subscribe": act(func() {
@@ -422,15 +425,15 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 					s.known, s.pos = true, w.position()
 					w.told[s] = s.pos
 				}
-				_ = w.m.subscribe(w.now, s)
+				_ = w.m.Subscribe(w.now, s)
 			}),
 			"unsubscribe": act(func() {
 				if s := w.m.subs[w.channel()]; s != nil {
-					w.m.unsubscribe(s)
+					w.m.Unsubscribe(s)
 				}
 			}),
 			"call": act(func() {
-				w.m.newCall(&call{resend: rapid.Bool().Draw(w.t, "resend"), frame: &clientv1.ClientFrame{
+				w.m.Call(&Call{Resend: rapid.Bool().Draw(w.t, "resend"), Frame: &clientv1.ClientFrame{
 					Frame: &clientv1.ClientFrame_Publish{Publish: &clientv1.Publish{Channel: "a", Data: []byte("1")}},
 				}})
 			}),

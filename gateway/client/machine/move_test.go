@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 // order, until they are cut.
 type cluster struct {
 	t       *rapid.T
-	m       *machine
+	m       *Machine
 	sub     *Subscription
 	now     time.Time
 	world   string
@@ -60,40 +60,40 @@ func (c *cluster) name(epoch int) string { return fmt.Sprint("e", epoch) }
 // settle carries out what the machine wants, and checks what the application hears.
 func (c *cluster) settle() {
 	for i := 0; i < 100; i++ {
-		for _, a := range c.m.take() {
+		for _, a := range c.m.Take() {
 			c.action(a)
 		}
-		at := c.m.wake()
+		at := c.m.Wake()
 		if at.IsZero() || at.After(c.now) {
 			return
 		}
-		c.m.tick(c.now, false)
+		c.m.Tick(c.now, false)
 	}
 	c.t.Fatal("the machine spins")
 }
 
-func (c *cluster) action(a action) {
+func (c *cluster) action(a Action) {
 	switch a := a.(type) {
-	case openLink:
-		c.newest = a.link
-		c.wires[a.link] = &wireLink{n: a.link}
-	case dropLink:
-		delete(c.wires, a.link)
-	case send:
-		f, problem := wire.DecodeClient(a.text)
+	case OpenLink:
+		c.newest = a.Link
+		c.wires[a.Link] = &wireLink{n: a.Link}
+	case DropLink:
+		delete(c.wires, a.Link)
+	case Send:
+		f, problem := wire.DecodeClient(a.Text)
 		if problem != nil {
 			c.t.Fatal(problem)
 		}
 		if f.GetPing() != nil { // connect is looked at when it is due: see welcome
-			c.wires[a.link].send(&clientv1.ServerFrame{Id: f.Id, Frame: &clientv1.ServerFrame_Pong{Pong: &clientv1.Pong{}}})
+			c.wires[a.Link].send(&clientv1.ServerFrame{Id: f.Id, Frame: &clientv1.ServerFrame_Pong{Pong: &clientv1.Pong{}}})
 		}
-	case tellSubscribed:
+	case TellSubscribed:
 		if !a.Pending && c.reached != a.Position && c.reached != (Position{}) {
 			c.t.Fatalf("subscribed at %v, the application is at %v", a.Position, c.reached)
 		} else if !a.Pending {
 			c.reached = a.Position
 		}
-	case tellEvent:
+	case TellEvent:
 		if a.Epoch != c.reached.Epoch || a.Offset != c.reached.Offset+1 {
 			c.t.Fatalf("event %v follows %v", a.Position, c.reached)
 		}
@@ -101,7 +101,7 @@ func (c *cluster) action(a action) {
 			c.t.Fatalf("event %v twice", a.Position)
 		}
 		c.reached = a.Position
-	case tellGap:
+	case TellGap:
 		if a.From != c.reached {
 			c.t.Fatalf("a gap from %v, the application is at %v", a.From, c.reached)
 		}
@@ -110,7 +110,7 @@ func (c *cluster) action(a action) {
 		}
 		c.gaps++
 		c.reached = a.Position
-	case tellMove:
+	case TellMove:
 		if a.Err == nil {
 			c.moves++
 		}
@@ -174,7 +174,7 @@ func (c *cluster) arrive(w *wireLink, n int) {
 	for ; n > 0 && len(w.underWay) > 0 && c.wires[w.n] == w; n-- {
 		f := w.underWay[0]
 		w.underWay = w.underWay[1:]
-		c.m.frame(c.now, w.n, f)
+		c.m.Frame(c.now, w.n, f)
 		c.settle()
 	}
 }
@@ -198,7 +198,7 @@ func (c *cluster) open(w *wireLink) {
 		return
 	}
 	w.open = true
-	c.m.opened(c.now, w.n)
+	c.m.Opened(c.now, w.n)
 	if c.wires[w.n] == w {
 		w.from, w.asked = c.sub.position(), true
 	}
@@ -211,14 +211,14 @@ func (c *cluster) open(w *wireLink) {
 func TestMovesLoseAndDoubleNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		world := rapid.SampledFrom([]string{lossless, forgets, calm}).Draw(t, "world")
-		c := &cluster{t: t, world: world, m: newMachine([]string{"ws://a.test/v1/ws"}), now: time.Unix(1_764_470_000, 0), epoch: 1, wires: map[int]*wireLink{}, seen: map[Position]int{}}
+		c := &cluster{t: t, world: world, m: newMachine("ws://a.test/v1/ws"), now: time.Unix(1_764_470_000, 0), epoch: 1, wires: map[int]*wireLink{}, seen: map[Position]int{}}
 		jitter := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
-		c.m.random = func(d time.Duration) time.Duration { return time.Duration(jitter.Int64N(max(int64(d), 1))) }
+		c.m.cfg.Random = func(d time.Duration) time.Duration { return time.Duration(jitter.Int64N(max(int64(d), 1))) }
 		c.sub = &Subscription{channel: "a"}
-		if err := c.m.subscribe(c.now, c.sub); err != nil {
+		if err := c.m.Subscribe(c.now, c.sub); err != nil {
 			t.Fatal(err)
 		}
-		c.m.start(c.now)
+		c.m.Start(c.now)
 		c.settle()
 		act := func(step func()) func(*rapid.T) {
 			return func(t *rapid.T) {
@@ -284,9 +284,9 @@ func TestMovesLoseAndDoubleNothing(t *testing.T) {
 			}),
 			"busy": act(func() {
 				if w := c.any(); w != nil && w.open && !w.up {
-					c.m.frame(c.now, w.n, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{Busy: &clientv1.Busy{RetryAfterMs: 500}}})
+					c.m.Frame(c.now, w.n, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{Busy: &clientv1.Busy{RetryAfterMs: 500}}})
 					delete(c.wires, w.n)
-					c.m.lost(c.now, w.n, 4010, nil)
+					c.m.Lost(c.now, w.n, 4010, nil)
 				}
 			}),
 			"cut": act(func() {
@@ -300,13 +300,13 @@ func TestMovesLoseAndDoubleNothing(t *testing.T) {
 						c.arrive(w, len(w.underWay))
 					}
 				}
-				at := c.m.wake()
+				at := c.m.Wake()
 				if at.After(c.now) && rapid.Bool().Draw(c.t, "until due") {
 					c.now = at
 				} else {
 					c.now = c.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(c.t, "ms")) * time.Millisecond)
 				}
-				c.m.tick(c.now, false)
+				c.m.Tick(c.now, false)
 			}),
 		}
 		if world == calm {
@@ -329,8 +329,8 @@ func TestMovesLoseAndDoubleNothing(t *testing.T) {
 // up brings the newest attempt to connected, if there is one.
 func (c *cluster) up() {
 	if c.m.link == nil {
-		c.now = c.m.wake()
-		c.m.tick(c.now, false)
+		c.now = c.m.Wake()
+		c.m.Tick(c.now, false)
 		c.settle()
 	}
 	w := c.wires[c.newest]
@@ -352,9 +352,9 @@ func (c *cluster) serving() int {
 func (c *cluster) cut(w *wireLink) {
 	delete(c.wires, w.n)
 	if w.open {
-		c.m.lost(c.now, w.n, 0, errors.New("reset"))
+		c.m.Lost(c.now, w.n, 0, errors.New("reset"))
 	} else {
-		c.m.refused(c.now, w.n, refusal{err: errors.New("refused")})
+		c.m.Refused(c.now, w.n, Refusal{Err: errors.New("refused")})
 	}
 }
 
@@ -380,7 +380,7 @@ func (c *cluster) quiet() {
 			c.arrive(w, len(w.underWay))
 		}
 		c.now = c.now.Add(500 * time.Millisecond)
-		c.m.tick(c.now, false)
+		c.m.Tick(c.now, false)
 		c.settle()
 		if c.m.state == Connected && c.m.old == nil && c.m.ahead == nil && c.reached == (Position{c.name(c.epoch), c.head}) {
 			return

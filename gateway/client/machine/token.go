@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"errors"
@@ -8,16 +8,16 @@ import (
 )
 
 // ask calls the provider unless it is being asked.
-func (m *machine) ask() {
+func (m *Machine) ask() {
 	if !m.asking {
 		m.asking = true
 		m.stats.TokenCalls++
-		m.do(askToken{})
+		m.do(AskToken{})
 	}
 }
 
-// gotToken is the provider's answer.
-func (m *machine) gotToken(now time.Time, token string, err error) {
+// Token is the provider's answer.
+func (m *Machine) Token(now time.Time, token string, err error) {
 	m.asking = false
 	if m.state == Disconnected {
 		return
@@ -26,7 +26,7 @@ func (m *machine) gotToken(now time.Time, token string, err error) {
 		err = ErrNoToken
 	}
 	if errors.Is(err, ErrNoToken) {
-		m.stop(err)
+		m.Stop(err)
 		return
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func (m *machine) gotToken(now time.Time, token string, err error) {
 }
 
 // noToken: the provider failed this time.
-func (m *machine) noToken(now time.Time, err error) {
+func (m *Machine) noToken(now time.Time, err error) {
 	if a := m.ahead; a != nil && a.wantsToken {
 		m.needToken = true
 		m.drop(now, a, loss{err: err})
@@ -74,7 +74,7 @@ func (m *machine) noToken(now time.Time, err error) {
 }
 
 // refresh asks for new credentials while the old ones are good.
-func (m *machine) refresh(now time.Time) {
+func (m *Machine) refresh(now time.Time) {
 	if l := m.link; !l.refreshAt.IsZero() && !now.Before(l.refreshAt) {
 		l.refreshAt, l.wantsRefresh = time.Time{}, true
 		m.ask()
@@ -82,19 +82,19 @@ func (m *machine) refresh(now time.Time) {
 }
 
 // expires plans the refresh at 50 to 80 % of what is left.
-func (m *machine) expires(now time.Time, l *link, inMS *uint64) {
+func (m *Machine) expires(now time.Time, l *link, inMS *uint64) {
 	l.expiresAt, l.refreshAt = time.Time{}, time.Time{}
-	if inMS == nil || !m.hasProvider {
+	if inMS == nil || !m.cfg.HasProvider {
 		return
 	}
 	left := millis(*inMS)
 	l.expiresAt = now.Add(left)
-	l.refreshAt = now.Add(left/2 + m.random(max(left*3/10, 1)))
+	l.refreshAt = now.Add(left/2 + m.cfg.Random(max(left*3/10, 1)))
 }
 
 // refreshLater tries again halfway to the end, as long as that makes sense; at the
 // end the server asks for credentials itself.
-func (m *machine) refreshLater(now time.Time, l *link) {
+func (m *Machine) refreshLater(now time.Time, l *link) {
 	if left := l.expiresAt.Sub(now); !l.expiresAt.IsZero() && left > 2*time.Second {
 		l.refreshAt = now.Add(left / 2)
 	}

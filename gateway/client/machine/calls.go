@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"fmt"
@@ -25,21 +25,21 @@ const (
 type command struct {
 	kind commandKind
 	subs []*Subscription
-	call *call // nil also if the caller gave up
+	call *Call // nil also if the caller gave up
 }
 
-// call is a question of the application that waits for its answer.
-type call struct {
-	frame  *clientv1.ClientFrame
-	resend bool          // harmless to send twice: reads, publishes with a key
-	done   chan struct{} // closed when reply or err is there
-	reply  *clientv1.ServerFrame
-	err    error
+// Call is a question of the application that waits for its answer.
+type Call struct {
+	Frame  *clientv1.ClientFrame
+	Resend bool          // harmless to send twice: reads, publishes with a key
+	Done   chan struct{} // for the caller, who closes it on FinishCall
+	Reply  *clientv1.ServerFrame
+	Err    error
 	over   bool
 }
 
-// newCall takes a question; it is sent when there is a connection.
-func (m *machine) newCall(c *call) {
+// Call takes a question; it is sent when there is a connection.
+func (m *Machine) Call(c *Call) {
 	switch {
 	case m.state == Disconnected && m.err != nil:
 		m.finish(c, nil, m.err)
@@ -54,7 +54,7 @@ func (m *machine) newCall(c *call) {
 }
 
 // underWay counts the commands that are not answered.
-func (m *machine) underWay() (n int) {
+func (m *Machine) underWay() (n int) {
 	for _, l := range []*link{m.link, m.old} {
 		if l != nil {
 			n += len(l.open)
@@ -64,7 +64,7 @@ func (m *machine) underWay() (n int) {
 }
 
 // sendWaiting sends what waits, if there is a connection.
-func (m *machine) sendWaiting() {
+func (m *Machine) sendWaiting() {
 	l := m.link
 	if l == nil || l.phase != up {
 		return
@@ -72,18 +72,18 @@ func (m *machine) sendWaiting() {
 	calls := m.waiting
 	m.waiting = nil
 	for _, c := range calls {
-		if size := len(wire.AppendClient(nil, c.frame)) + 10; size > l.maxFrame {
+		if size := len(wire.AppendClient(nil, c.Frame)) + 10; size > l.maxFrame {
 			m.finish(c, nil, &Error{
 				Code: "too_large", Message: fmt.Sprintf("a frame of %d bytes, the server takes %d", size, l.maxFrame),
 			})
 			continue
 		}
-		m.command(l, &command{kind: cmdCall, call: c}, c.frame)
+		m.command(l, &command{kind: cmdCall, call: c}, c.Frame)
 	}
 }
 
 // answer finishes the call that a reply belongs to.
-func (m *machine) answer(l *link, f *clientv1.ServerFrame) {
+func (m *Machine) answer(l *link, f *clientv1.ServerFrame) {
 	c := l.open[f.Id]
 	if f.Id == 0 || c == nil {
 		return
@@ -94,8 +94,8 @@ func (m *machine) answer(l *link, f *clientv1.ServerFrame) {
 	}
 }
 
-// giveUp: the caller does not wait any more.
-func (m *machine) giveUp(c *call) {
+// GiveUp: the caller does not wait any more.
+func (m *Machine) GiveUp(c *Call) {
 	c.over = true
 	for i, w := range m.waiting {
 		if w == c {
@@ -105,23 +105,23 @@ func (m *machine) giveUp(c *call) {
 	}
 }
 
-func (m *machine) finish(c *call, reply *clientv1.ServerFrame, err error) {
+func (m *Machine) finish(c *Call, reply *clientv1.ServerFrame, err error) {
 	if c == nil || c.over {
 		return
 	}
-	c.over, c.reply, c.err = true, reply, err
-	m.do(finishCall{c})
+	c.over, c.Reply, c.Err = true, reply, err
+	m.do(FinishCall{c})
 }
 
 // cutOff: link l is gone. Questions that may be asked twice wait for the next one, in
 // their order and before newer ones.
-func (m *machine) cutOff(l *link) {
-	var again []*call
+func (m *Machine) cutOff(l *link) {
+	var again []*Call
 	for _, id := range slices.Sorted(maps.Keys(l.open)) {
 		c := l.open[id].call
 		switch {
 		case c == nil || c.over:
-		case c.resend:
+		case c.Resend:
 			again = append(again, c)
 		default:
 			m.finish(c, nil, ErrOutcomeUnknown)

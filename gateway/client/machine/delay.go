@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 )
 
 // count forgets the failures if the link was up for long enough.
-func (m *machine) count(now time.Time, l *link) {
+func (m *Machine) count(now time.Time, l *link) {
 	if l.phase == up && now.Sub(l.upSince) >= m.stableTime {
 		m.failures, m.stableTime = 0, stableUp
 	}
@@ -16,7 +16,7 @@ func (m *machine) count(now time.Time, l *link) {
 
 // slot is when to try again: as told, else within the server's window after the
 // loss of a good connection, else by full jitter.
-func (m *machine) slot(now time.Time, l *link, e loss) time.Time {
+func (m *Machine) slot(now time.Time, l *link, e loss) time.Time {
 	stable := l.phase == up && m.failures == 0 && now.Sub(l.upSince) >= stableUp
 	switch {
 	case e.at.After(now):
@@ -30,7 +30,7 @@ func (m *machine) slot(now time.Time, l *link, e loss) time.Time {
 		if !stable {
 			m.failures++
 		}
-		return now.Add(m.random(min(max(l.retryWindow, backoffBase), windowMax)))
+		return now.Add(m.cfg.Random(min(max(l.retryWindow, backoffBase), windowMax)))
 	}
 	return now.Add(m.backoff(&m.failures))
 }
@@ -45,15 +45,15 @@ func ownFault(code wire.CloseCode) bool {
 }
 
 // backoff counts a failure and draws its delay.
-func (m *machine) backoff(failures *int) time.Duration {
-	delay := m.random(min(backoffCap, backoffBase<<min(*failures, capFailures)))
+func (m *Machine) backoff(failures *int) time.Duration {
+	delay := m.cfg.Random(min(backoffCap, backoffBase<<min(*failures, capFailures)))
 	*failures++
 	return delay
 }
 
 // leave goes to another URL when this one has been silent for long enough. What a
 // hinted edge does says nothing about the URL.
-func (m *machine) leave(now time.Time, l *link) {
+func (m *Machine) leave(now time.Time, l *link) {
 	switch {
 	case l.heard || l.phase == up:
 		m.silent = 0
@@ -65,25 +65,34 @@ func (m *machine) leave(now time.Time, l *link) {
 		m.silentAt = now
 	}
 	m.silent++
-	if len(m.urls) < 2 || m.silent < leaveFailures || now.Sub(m.silentAt) < leaveTime {
+	if len(m.cfg.URLs) < 2 || m.silent < leaveFailures || now.Sub(m.silentAt) < leaveTime {
 		return
 	}
-	other := int(m.random(time.Duration(len(m.urls) - 1)))
+	other := int(m.cfg.Random(time.Duration(len(m.cfg.URLs) - 1)))
 	if other >= m.home {
 		other++
 	}
 	m.home, m.silent = other, 0
-	m.next.at = now.Add(m.random(leaveTime))
+	m.next.at = now.Add(m.cfg.Random(leaveTime))
 }
 
 // hint is a URL that a server told on link l, if it may be followed: never from wss
 // to ws.
-func (m *machine) hint(l *link, url string) string {
-	secure := strings.HasPrefix(m.urls[m.home], "wss:") || l != nil && strings.HasPrefix(l.url, "wss:")
-	if url == "" || checkURL(url) != nil || secure && !strings.HasPrefix(url, "wss:") {
+func (m *Machine) hint(l *link, url string) string {
+	secure := strings.HasPrefix(m.cfg.URLs[m.home], "wss:") || l != nil && strings.HasPrefix(l.url, "wss:")
+	if url == "" || CheckURL(url) != nil || secure && !strings.HasPrefix(url, "wss:") {
 		return ""
 	}
 	return url
+}
+
+// Schedule puts the next attempt at this time, whatever was planned. It does nothing while
+// there is a connection or an attempt. A loop that takes its clients' connections away uses
+// it to say when they come back.
+func (m *Machine) Schedule(at time.Time) {
+	if m.state != Disconnected && m.link == nil {
+		m.next.at, m.next.told = at, true
+	}
 }
 
 const (
@@ -92,9 +101,9 @@ const (
 	nudgePing  = 5 * time.Second  // a connection has that for an answer
 )
 
-// nudge: the network is back, or the machine woke up. A connection has to show that
+// Nudge: the network is back, or the machine woke up. A connection has to show that
 // it lives; an attempt that no server timed is brought forward.
-func (m *machine) nudge(now time.Time) {
+func (m *Machine) Nudge(now time.Time) {
 	if m.state == Disconnected {
 		return
 	}
@@ -109,7 +118,7 @@ func (m *machine) nudge(now time.Time) {
 	if m.next.told || !m.nudgedAt.IsZero() && now.Sub(m.nudgedAt) < nudgePause {
 		return
 	}
-	if at := now.Add(m.random(nudgeTime)); at.Before(m.next.at) {
+	if at := now.Add(m.cfg.Random(nudgeTime)); at.Before(m.next.at) {
 		m.next.at, m.nudgedAt = at, now
 	}
 }

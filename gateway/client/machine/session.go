@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"time"
@@ -10,9 +10,11 @@ import (
 // greet sends connect with as many subscriptions as one frame takes; connected
 // is followed by the rest. Those that want the newest n events are among the rest:
 // connect has no `last`.
-func (m *machine) greet(l *link) {
-	attempt := uint64(l.n)
-	c := &clientv1.Connect{Token: m.token, Ticket: m.ticket, Attempt: &attempt, Client: m.name}
+func (m *Machine) greet(l *link) {
+	c := &clientv1.Connect{Token: m.token, Ticket: m.ticket, Client: m.cfg.Name}
+	if attempt := uint64(l.n); m.cfg.Foreign == nil {
+		c.Attempt = &attempt
+	}
 	f := &clientv1.ClientFrame{Id: ^uint32(0), Frame: &clientv1.ClientFrame_Connect{Connect: c}}
 	size := len(wire.AppendClient(nil, f)) + len(`,"subscriptions":[]`)
 	l.greeted = nil
@@ -36,8 +38,8 @@ type greeted struct {
 	pos Position
 }
 
-// frame is one frame from the server.
-func (m *machine) frame(now time.Time, n int, f *clientv1.ServerFrame) {
+// Frame is one frame from the server.
+func (m *Machine) Frame(now time.Time, n int, f *clientv1.ServerFrame) {
 	l := m.find(n)
 	if l == nil || l.gone {
 		return
@@ -79,7 +81,7 @@ func (m *machine) frame(now time.Time, n int, f *clientv1.ServerFrame) {
 	m.handOver(now)
 }
 
-func (m *machine) connected(now time.Time, l *link, id uint32, c *clientv1.Connected) {
+func (m *Machine) connected(now time.Time, l *link, id uint32, c *clientv1.Connected) {
 	if l.phase != greeting || id != l.connectID {
 		return
 	}
@@ -88,7 +90,7 @@ func (m *machine) connected(now time.Time, l *link, id uint32, c *clientv1.Conne
 	l.pingInterval = orDefault(millis(c.PingIntervalMs), defaultPingInterval)
 	l.pongTimeout = orDefault(millis(c.PongTimeoutMs), defaultPongTimeout)
 	l.retryWindow = millis(c.RetryWindowMs)
-	l.nextPing = now.Add(m.random(l.pingInterval))
+	l.nextPing = now.Add(m.cfg.Random(l.pingInterval))
 	l.node, l.region = c.Node, c.Region
 	if c.MaxFrameBytes > 0 {
 		l.maxFrame = int(c.MaxFrameBytes)
@@ -110,7 +112,7 @@ func (m *machine) connected(now time.Time, l *link, id uint32, c *clientv1.Conne
 }
 
 // welcome applies what connected says about channels.
-func (m *machine) welcome(now time.Time, l *link, entries []*clientv1.SubscriptionEntry) {
+func (m *Machine) welcome(now time.Time, l *link, entries []*clientv1.SubscriptionEntry) {
 	for _, g := range l.greeted {
 		if m.subs[g.sub.channel] == g.sub {
 			g.sub.at = stream{phase: asked, askID: l.connectID, asked: g.pos}
@@ -123,8 +125,8 @@ func (m *machine) welcome(now time.Time, l *link, entries []*clientv1.Subscripti
 	l.greeted = nil
 	for _, e := range entries {
 		s := m.subs[e.Channel]
-		if s == nil && e.Error == nil && m.joined != nil {
-			if s = m.joined(e.Channel); s != nil {
+		if s == nil && e.Error == nil && m.cfg.Joined != nil {
+			if s = m.cfg.Joined(e.Channel); s != nil {
 				m.keep(s)
 				s.at = stream{phase: asked, askID: l.connectID}
 			}
@@ -150,7 +152,7 @@ func without(entries []*clientv1.SubscriptionEntry, channel string) (out []*clie
 }
 
 // newTicket takes a ticket from the connection that serves.
-func (m *machine) newTicket(l *link, ticket string) {
+func (m *Machine) newTicket(l *link, ticket string) {
 	if l == m.link {
 		m.keepTicket(ticket)
 	}
@@ -164,7 +166,7 @@ func orDefault(d, def time.Duration) time.Duration {
 }
 
 // failed: an error, as the answer to a command or about the connection.
-func (m *machine) failed(now time.Time, l *link, f *clientv1.ServerFrame, e *clientv1.Error) {
+func (m *Machine) failed(now time.Time, l *link, f *clientv1.ServerFrame, e *clientv1.Error) {
 	if e.Close != nil {
 		l.verdict = verdict{code: wire.CloseCode(*e.Close), reason: newError(e).Error()}
 		if e.RetryAfterMs != nil {
@@ -195,7 +197,7 @@ func (m *machine) failed(now time.Time, l *link, f *clientv1.ServerFrame, e *cli
 // notWelcome: connect was refused: neither ticket nor token is good. Without a close,
 // one more connect may follow on this connection, with a token from the provider,
 // which is asked once.
-func (m *machine) notWelcome(now time.Time, l *link, e *clientv1.Error) {
+func (m *Machine) notWelcome(now time.Time, l *link, e *clientv1.Error) {
 	stale := false
 	switch e.Code {
 	case clientv1.ErrorCode_ERROR_CODE_EXPIRED, clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED, clientv1.ErrorCode_ERROR_CODE_REVOKED:
@@ -207,7 +209,7 @@ func (m *machine) notWelcome(now time.Time, l *link, e *clientv1.Error) {
 	if l.phase == up || e.Close != nil {
 		return // the close follows
 	}
-	if stale && m.hasProvider && !l.askedToken {
+	if stale && m.cfg.HasProvider && !l.askedToken && m.cfg.Foreign == nil {
 		l.askedToken, l.wantsToken = true, true
 		m.ask()
 		return

@@ -1,4 +1,4 @@
-package client
+package machine
 
 import (
 	"errors"
@@ -73,12 +73,12 @@ type verdict struct {
 type loss struct {
 	code wire.CloseCode // of the close frame; 0: none
 	own  bool           // the cause is on this side: ping timed out, attempt too slow
-	at   time.Time      // a refusal told when to come back
+	at   time.Time      // a Refusal told when to come back
 	err  error
 }
 
 // attempt opens the next link if it is time.
-func (m *machine) attempt(now time.Time) {
+func (m *Machine) attempt(now time.Time) {
 	if now.Before(m.next.at) {
 		return
 	}
@@ -86,16 +86,19 @@ func (m *machine) attempt(now time.Time) {
 		m.ask()
 		return
 	}
-	m.link = m.dial(now, m.next, m.failures)
+	m.link = m.dial(now, m.next, m.failures, false)
 	m.next = plan{at: m.next.at}
 }
 
 // dial begins a link by plan: with its pass, else with the session's ticket.
-func (m *machine) dial(now time.Time, p plan, failures int) *link {
+func (m *Machine) dial(now time.Time, p plan, failures int, move bool) *link {
 	m.links++
 	m.stats.Attempts++
 	limit := min(attemptTimeMax, attemptTime<<min(failures, 8))
-	l := &link{n: m.links, url: m.urls[m.home], deadline: now.Add(limit), maxFrame: wire.MaxClientFrameBytes}
+	if f := m.cfg.Foreign; f != nil {
+		limit = f.AttemptTime
+	}
+	l := &link{n: m.links, url: m.cfg.URLs[m.home], deadline: now.Add(limit), maxFrame: wire.MaxClientFrameBytes}
 	if p.url != "" {
 		l.url, l.hinted = p.url, true
 	}
@@ -103,49 +106,41 @@ func (m *machine) dial(now time.Time, p plan, failures int) *link {
 	if p.pass != "" {
 		offer = p.pass
 	}
-	m.do(openLink{l.n, l.url, offer, limit})
+	m.do(OpenLink{l.n, l.url, l.hinted, move, offer, p.pass != "", limit})
 	return l
 }
 
-// opened: the handshake is done.
-func (m *machine) opened(_ time.Time, n int) {
+// Opened: the handshake is done.
+func (m *Machine) Opened(_ time.Time, n int) {
 	if l := m.find(n); l != nil && l.phase == opening {
 		l.phase = greeting
 		m.greet(l)
 	}
 }
 
-// refusal is a handshake that failed.
-type refusal struct {
-	err        error
-	ours       bool          // the answer had our JSON body
-	wait       time.Duration // retry_after_ms, or Retry-After if not ours
-	waitIsTold bool
-	malformed  bool // what we sent was the cause, for all that we know
-}
-
-func (m *machine) refused(now time.Time, n int, r refusal) {
+// Refused: the handshake failed.
+func (m *Machine) Refused(now time.Time, n int, r Refusal) {
 	l := m.find(n)
 	if l == nil {
 		return
 	}
-	l.heard, l.gone = r.ours, true
-	if r.malformed {
+	l.heard, l.gone = r.Ours, true
+	if r.Malformed {
 		m.ticket = "" // it is the one thing in a handshake that changes
 	}
-	e := loss{err: r.err}
+	e := loss{err: r.Err}
 	switch {
-	case r.waitIsTold && r.ours:
-		e.at = now.Add(min(r.wait, serverWaitMax))
-	case r.waitIsTold:
-		wait := min(r.wait, serverWaitMax)
-		e.at = now.Add(wait + m.random(max(wait, time.Second)))
+	case r.WaitIsTold && r.Ours:
+		e.at = now.Add(min(r.Wait, serverWaitMax))
+	case r.WaitIsTold:
+		wait := min(r.Wait, serverWaitMax)
+		e.at = now.Add(wait + m.cfg.Random(max(wait, time.Second)))
 	}
 	m.ended(now, l, e)
 }
 
-// lost: the connection ended. code 0: without a close frame.
-func (m *machine) lost(now time.Time, n int, code wire.CloseCode, err error) {
+// Lost: the connection ended. code 0: without a close frame.
+func (m *Machine) Lost(now time.Time, n int, code wire.CloseCode, err error) {
 	if l := m.find(n); l != nil {
 		l.gone = true
 		m.ended(now, l, loss{code: code, err: err})
@@ -153,18 +148,18 @@ func (m *machine) lost(now time.Time, n int, code wire.CloseCode, err error) {
 }
 
 // drop ends a link from this side.
-func (m *machine) drop(now time.Time, l *link, e loss) {
+func (m *Machine) drop(now time.Time, l *link, e loss) {
 	l.gone = true
 	code := wire.CloseNormal
 	if e.err == errPongTime {
 		code = wire.ClosePingTimeout
 	}
-	m.do(dropLink{l.n, code})
+	m.do(DropLink{l.n, code})
 	m.ended(now, l, e)
 }
 
 // ended decides what follows the end of a link.
-func (m *machine) ended(now time.Time, l *link, e loss) {
+func (m *Machine) ended(now time.Time, l *link, e loss) {
 	v := l.verdict
 	switch {
 	case v.code != 0:
@@ -181,8 +176,8 @@ func (m *machine) ended(now time.Time, l *link, e loss) {
 		m.stats.Failures++
 	}
 	switch {
-	case e.code.Reaction() == wire.Stop:
-		m.stop(e.err)
+	case e.code.Reaction() == wire.Stop && m.cfg.Foreign == nil:
+		m.Stop(e.err)
 	case l == m.old:
 		m.endMove(now)
 	case l == m.ahead:
@@ -197,7 +192,7 @@ func (m *machine) ended(now time.Time, l *link, e loss) {
 }
 
 // down: there is no connection any more, and none is being opened.
-func (m *machine) down(now time.Time, l *link, e loss) {
+func (m *Machine) down(now time.Time, l *link, e loss) {
 	m.cutOff(l)
 	m.link = nil
 	m.offStreams()
@@ -205,6 +200,11 @@ func (m *machine) down(now time.Time, l *link, e loss) {
 	m.next = m.follow(now, l, e)
 	if v := l.verdict; v.move {
 		m.failures = max(m.failures, l.leave.failures)
+	}
+	if m.cfg.Foreign != nil {
+		m.needToken = m.cfg.HasProvider
+		m.setState(m.without(), e.err)
+		return
 	}
 	m.leave(now, l)
 	switch e.code {
@@ -214,14 +214,14 @@ func (m *machine) down(now time.Time, l *link, e loss) {
 		m.ticket, m.session = "", ""
 	}
 	m.setState(m.without(), e.err)
-	if e.code.Reaction() == wire.NewCredentials && m.hasProvider {
+	if e.code.Reaction() == wire.NewCredentials && m.cfg.HasProvider {
 		m.needToken = true
 		m.ask()
 	}
 }
 
 // without is the state once the connection is gone.
-func (m *machine) without() State {
+func (m *Machine) without() State {
 	if m.state == Connected {
 		return Reconnecting
 	}
@@ -229,7 +229,11 @@ func (m *machine) without() State {
 }
 
 // follow plans the attempt after the end of the only link.
-func (m *machine) follow(now time.Time, l *link, e loss) plan {
+func (m *Machine) follow(now time.Time, l *link, e loss) plan {
+	if f := m.cfg.Foreign; f != nil {
+		m.failures++
+		return plan{at: now.Add(f.Pause(m.failures - 1)), told: true}
+	}
 	p := plan{at: m.slot(now, l, e), told: !e.at.IsZero()}
 	if v := l.verdict; v.move {
 		p.url, p.pass = l.leave.url, l.leave.pass
