@@ -57,7 +57,9 @@ func (g *ground) start() *member {
 	if m.bus, err = nats.Connect(g.nats.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond)); err != nil {
 		g.t.Fatal(err)
 	}
-	b, err := bus.New(bus.Default(), m.bus)
+	bc := bus.Default()
+	bc.Prefix = "spillway"
+	b, err := bus.New(bc, m.bus)
 	if err != nil {
 		g.t.Fatal(err)
 	}

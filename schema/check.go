@@ -63,6 +63,12 @@ func (p *Problems) Add(field any, rule string) {
 // AddValue shows another value than the field's own.
 func (p *Problems) AddValue(field, value any, rule string) { p.add(p.Key(field), value, rule) }
 
+// AddKey is for what is no field: an entry of a map, or of a file that a field names.
+func (p *Problems) AddKey(key string, value any, rule string) { p.add(key, value, rule) }
+
+// Hidden is shown in the place of a secret.
+type Hidden string
+
 // Has says that there is a problem with the field already.
 func (p *Problems) Has(field any) bool { return p.keys[p.Key(field)] }
 
@@ -123,7 +129,9 @@ func (p *Problems) field(f Field) {
 
 // entries checks a map of structs, each under its name.
 func (p *Problems) entries(f Field) {
-	for _, name := range f.Value.MapKeys() {
+	names := f.Value.MapKeys()
+	slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	for _, name := range names {
 		entry := reflect.New(f.Value.Type().Elem())
 		entry.Elem().Set(f.Value.MapIndex(name))
 		var joined interface{ Unwrap() []error }
@@ -154,7 +162,7 @@ func (f Field) Rule() string {
 	rule := f.Tag.Get("rule")
 	switch {
 	case rule == "":
-		return f.Tag.Get("must")
+		return ""
 	case rule == readable:
 		return "cannot be read"
 	case strings.HasPrefix(rule, "not "):

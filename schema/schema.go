@@ -31,6 +31,7 @@ package schema
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -179,6 +180,20 @@ func Parse(text string, out reflect.Value) (err error) {
 		err = fmt.Errorf("%v is set from a list or a group", out.Type())
 	}
 	return err
+}
+
+// ErrWord says that a text is none of the words that are allowed.
+var ErrWord = errors.New("is none of the words that are allowed")
+
+// Word sets out to the one of its values whose String a text is, for UnmarshalText.
+func Word[T fmt.Stringer](text []byte, out *T, of ...T) error {
+	for _, v := range of {
+		if v.String() == string(text) {
+			*out = v
+			return nil
+		}
+	}
+	return ErrWord
 }
 
 // Type says in words what a value of a type is in a file.

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -37,7 +38,7 @@ func settings(prefix string, p any) []Setting {
 			all = append(all, settings(prefix+f.Key+".NAME.", entry)...)
 			return
 		}
-		rule := f.Rule()
+		rule := cmp.Or(f.Tag.Get("must"), f.Rule())
 		if rule == "cannot be read" {
 			rule = "must be " + readable
 		}

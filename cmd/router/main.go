@@ -8,6 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 )
@@ -25,7 +26,7 @@ func router(ctx, abort context.Context) error {
 		return run.Usagef("%v (router --help lists what there is)", err)
 	}
 	// 2. File, environment and flags, checked as a whole: all problems at once.
-	file, err := routernode.Load(flags.Source(os.Environ()))
+	file, err := routerfile.Load(flags.Source(os.Environ()))
 	if err != nil {
 		return err
 	}

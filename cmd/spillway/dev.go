@@ -152,8 +152,8 @@ func (d *devCluster) build(ctx context.Context, c *devCmd, dir string, log *slog
 		return err
 	}
 	rc := routerfile.Default()
-	rc.Node, rc.Listen, rc.Store.SQLite = node, local(c.GRPCPort), filepath.Join(dir, "history.db")
-	rc.ID, rc.HTTPListen, rc.OpsListen = "router-1", local(c.HTTPPort), local(after(c.HTTPPort, 1))
+	rc.Node, rc.Router.API.Listen, rc.Store.SQLite.Path = node, local(c.GRPCPort), filepath.Join(dir, "history.db")
+	rc.ID, rc.Router.API.HTTPListen, rc.OpsListen = "router-1", local(c.HTTPPort), local(after(c.HTTPPort, 1))
 	if d.router, err = routernode.New(ctx, &rc, routernode.Options{Dev: true, Log: log}); err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
-	"github.com/spillway-io/spillway/cmd/internal/routernode"
 	"github.com/spillway-io/spillway/schema"
 )
 
@@ -37,7 +36,7 @@ func numbers(all []schema.Setting) map[string]string {
 // part that is configured by it both check.
 func TestEachMistakeIsToldOnce(t *testing.T) {
 	load := map[string]func(config.Source) error{
-		"router":  func(s config.Source) error { _, err := routernode.Load(s); return err },
+		"router":  func(s config.Source) error { _, err := routerfile.Load(s); return err },
 		"gateway": func(s config.Source) error { _, err := gatewayfile.Load(s); return err },
 	}
 	files := map[string]struct {

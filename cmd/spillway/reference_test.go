@@ -10,6 +10,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/schema"
 )
 
@@ -22,6 +23,10 @@ func TestEveryKeyIsDocumentedWithItsDefault(t *testing.T) {
 	}{
 		"gateway": {gatewayfile.Settings(), func(src config.Source) (any, any, error) {
 			f, d := gatewayfile.Default(), gatewayfile.Default()
+			return f, d, config.Load(src, &f, nil)
+		}},
+		"router": {routerfile.Settings(), func(src config.Source) (any, any, error) {
+			f, d := routerfile.Default(), routerfile.Default()
 			return f, d, config.Load(src, &f, nil)
 		}},
 	} {

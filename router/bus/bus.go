@@ -25,6 +25,7 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // Conn is what is used of a *nats.Conn. Publish keeps nothing of data.
@@ -36,26 +37,17 @@ type Conn interface {
 
 // Config of a Bus.
 type Config struct {
-	Prefix     string                // of all subjects; default "spillway"
-	QueueBytes int                   // most that waits for nats.go; default 16 MiB
+	Prefix     string                `rule:"not empty"`                // of all subjects
+	QueueBytes int                   `default:"16 MiB" rule:"above 0"` // most that waits for nats.go
 	Log        *slog.Logger          // nil: silent
 	Registry   prometheus.Registerer // nil: no metrics
 }
 
-// Default works as it is.
-func Default() Config { return Config{Prefix: "spillway", QueueBytes: 16 << 20} }
+// Default works once Prefix is set.
+func Default() Config { return schema.Default[Config]() }
 
 // Validate reports all problems at once.
-func (c Config) Validate() error {
-	var errs []error
-	if c.Prefix == "" {
-		errs = append(errs, errors.New(`prefix: "": must not be empty`))
-	}
-	if c.QueueBytes <= 0 {
-		errs = append(errs, fmt.Errorf("queue_bytes: %d: must be above 0", c.QueueBytes))
-	}
-	return errors.Join(errs...)
-}
+func (c Config) Validate() error { return schema.Validate(&c) }
 
 // minPayload is taken for a limit that the connection does not know yet.
 const minPayload = 1 << 20

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run works a bus until the test ends.
 func run(t *testing.T, cfg Config, conn Conn) *Bus {
 	t.Helper()
-	cfg.Registry = prometheus.NewRegistry()
+	cfg.Prefix, cfg.Registry = "spillway", prometheus.NewRegistry()
 	b, err := New(cfg, conn)
 	if err != nil {
 		t.Fatal(err)

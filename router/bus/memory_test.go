@@ -102,7 +102,7 @@ func (nullConn) FlushWithContext(context.Context) error { return nil }
 
 // The subject is all that a message allocates, in two steps.
 func TestAMessageCostsNoMemoryButItsSubject(t *testing.T) {
-	b, err := New(Default(), nullConn{})
+	b, err := New(Config{Prefix: "spillway", QueueBytes: Default().QueueBytes}, nullConn{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // Durability says what an acked event has survived.
@@ -38,6 +39,14 @@ func (d Durability) String() string {
 		return "none"
 	}
 	return fmt.Sprintf("Durability(%d)", uint8(d))
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Durability) UnmarshalText(text []byte) error {
+	if string(text) == "async" {
+		return errors.New("exists no more: choose committed if events must survive their router, none if they need not")
+	}
+	return schema.Word(text, d, Committed, None)
 }
 
 // Access says which clients may do something. Backends always may.
@@ -62,22 +71,43 @@ func (a Access) String() string {
 	return fmt.Sprintf("Access(%d)", uint8(a))
 }
 
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *Access) UnmarshalText(text []byte) error {
+	return schema.Word(text, a, Granted, Everyone, Nobody)
+}
+
 // Namespace is the settings of the channels that begin with "name:".
 type Namespace struct {
-	HistorySize int           // newest events kept per channel; 0: no bound
-	HistoryTTL  time.Duration // events older than this go; 0: no bound
-	Durability  Durability
-	Recover     bool   // missed events may be fetched; without it clients reload
-	Subscribe   Access // not Nobody
-	Publish     Access
+	HistorySize int           `key:"history_size" default:"1,000" unit:"events" rule:"not negative" zero:"no bound" doc:"So many of the newest events of each channel are kept."`
+	HistoryTTL  time.Duration `key:"history_ttl" default:"24h" rule:"not negative" zero:"no bound" doc:"Events are kept so long."`
+	Durability  Durability    `key:"durability" default:"committed" oneof:"committed, none" doc:"An event is acked when the store has it (committed), or it is never stored (none)."`
+	Recover     bool          `key:"recover" default:"true" doc:"Clients may fetch the events that they missed. Without it they reload their state."`
+	Subscribe   Access        `key:"subscribe" default:"granted" oneof:"granted, everyone" doc:"Clients whose token names the channel may subscribe (granted), or all may (everyone)."`
+	Publish     Access        `key:"publish" default:"nobody" oneof:"granted, everyone, nobody" doc:"Clients whose token names the channel may publish (granted), all may (everyone), or backends only (nobody)."`
 
-	PublishPerSecond int // events that each router takes from all publishers together; 0: no limit
-	PublishBurst     int // of them at once; 0: those of one second
+	PublishPerSecond int `key:"publish_per_second" default:"0" unit:"events per second" rule:"not negative" zero:"no limit" doc:"Each router takes so many events from all publishers of the namespace together."`
+	PublishBurst     int `key:"publish_burst" default:"0" unit:"events" rule:"not negative" zero:"those of one second" doc:"Each router takes so many of them at once. It needs publish_per_second."`
 }
 
 // Default is what a namespace has that says nothing of its own.
-func Default() Namespace {
-	return Namespace{HistorySize: 1000, HistoryTTL: 24 * time.Hour, Recover: true, Publish: Nobody}
+func Default() Namespace { return schema.Default[Namespace]() }
+
+// Check implements schema.Checker.
+func (n *Namespace) Check(p *schema.Problems) {
+	if n.PublishBurst > 0 && n.PublishPerSecond == 0 {
+		p.Add(&n.PublishBurst, "needs publish_per_second")
+	}
+}
+
+// CheckName says what is wrong with the name of a namespace; "": nothing.
+func CheckName(name string) (rule string) {
+	switch {
+	case name == "":
+		return `channels without a colon are called "default"`
+	case wire.CheckChannel(name) != nil || wire.Namespace(name) != "":
+		return "must be a channel name without a colon"
+	}
+	return ""
 }
 
 // Bare is the name in the configuration for channels without a colon.
@@ -162,44 +192,4 @@ func (s *Set) Retention() []history.Retention {
 		return true
 	})
 	return rules
-}
-
-// Validate reports all problems of a namespace as "field: value: rule".
-func (n Namespace) Validate(name string) error {
-	var problems []error
-	add := func(field string, value any, rule string) {
-		problems = append(problems, fmt.Errorf("%s: %v: %s", field, value, rule))
-	}
-	field := "namespaces." + name
-	switch {
-	case name == "":
-		add("namespaces", `""`, `channels without a colon are called "default"`)
-	case wire.CheckChannel(name) != nil || wire.Namespace(name) != "":
-		add(field, name, "must be a channel name without a colon")
-	}
-	if n.HistorySize < 0 {
-		add(field+".history_size", n.HistorySize, "must not be negative")
-	}
-	if n.HistoryTTL < 0 {
-		add(field+".history_ttl", n.HistoryTTL, "must not be negative")
-	}
-	if n.Durability != Committed && n.Durability != None {
-		add(field+".durability", n.Durability, "must be committed or none")
-	}
-	if n.PublishPerSecond < 0 {
-		add(field+".publish_per_second", n.PublishPerSecond, "must not be negative")
-	}
-	if n.PublishBurst < 0 {
-		add(field+".publish_burst", n.PublishBurst, "must not be negative")
-	}
-	if n.PublishBurst > 0 && n.PublishPerSecond == 0 {
-		add(field+".publish_burst", n.PublishBurst, "needs publish_per_second")
-	}
-	if n.Subscribe > Everyone {
-		add(field+".subscribe", n.Subscribe, "must be granted or everyone")
-	}
-	if n.Publish > Nobody {
-		add(field+".publish", n.Publish, "must be granted, everyone or nobody")
-	}
-	return errors.Join(problems...)
 }

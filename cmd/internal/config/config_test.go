@@ -12,6 +12,8 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
+	"github.com/spillway-io/spillway/router/api"
+	"github.com/spillway-io/spillway/router/namespace"
 	"github.com/spillway-io/spillway/schema"
 )
 
@@ -36,7 +38,7 @@ func gateway(t *testing.T, text string, environ []string, flags map[string]strin
 func router(t *testing.T, text string, environ []string) (*routerfile.File, error) {
 	t.Helper()
 	src := config.Source{File: write(t, "router.yaml", text), Environ: environ}
-	return routerfile.Load(src, func(*routerfile.File) error { return nil })
+	return routerfile.Load(src)
 }
 
 // problems demands an *Error on one line and returns "key: text" of each.
@@ -101,10 +103,10 @@ tls: {cert_file: , key_file: , client_ca_file: }
 	if err != nil {
 		t.Fatal(err)
 	}
-	short := routerfile.DefaultNamespace()
+	short := namespace.Default()
 	short.HistoryTTL, short.Recover = time.Minute, false
-	if r.Namespaces["chat"] != routerfile.DefaultNamespace() || r.Namespaces["plain"] != routerfile.DefaultNamespace() || r.Namespaces["short"] != short {
-		t.Errorf("namespaces %+v", r.Namespaces)
+	if r.Router.Namespaces["chat"] != namespace.Default() || r.Router.Namespaces["plain"] != namespace.Default() || r.Router.Namespaces["short"] != short {
+		t.Errorf("namespaces %+v", r.Router.Namespaces)
 	}
 }
 
@@ -223,7 +225,7 @@ func TestUnreadableFilesAreOneClearLine(t *testing.T) {
 			problems(t, err)
 		}
 	}
-	_, err := routerfile.Load(config.Source{File: "/does/not/exist.yaml"}, nil)
+	_, err := routerfile.Load(config.Source{File: "/does/not/exist.yaml"})
 	if got := err.Error(); got != "/does/not/exist.yaml: no such file or directory" {
 		t.Errorf("got %q", got)
 	}
@@ -253,7 +255,7 @@ func TestRouterStoreAndAddresses(t *testing.T) {
 func TestKeysFileIsStrictAndNeverRepeatsSecrets(t *testing.T) {
 	good := write(t, "keys.yaml", "keys:\n- {name: billing, secret: 0123456789abcdef, rights: [publish, read]}\n")
 	keys, err := routerfile.API{KeysFile: good}.Keys()
-	if err != nil || !reflect.DeepEqual(keys, []routerfile.Key{{Name: "billing", Secret: "0123456789abcdef", Rights: []string{"publish", "read"}}}) {
+	if err != nil || !reflect.DeepEqual(keys, []api.Key{{Name: "billing", Secret: "0123456789abcdef", Rights: []api.Right{api.RightPublish, api.RightRead}}}) {
 		t.Errorf("got %v, %v", keys, err)
 	}
 	for _, text := range []string{

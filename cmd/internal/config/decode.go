@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -117,7 +118,10 @@ func (d *decoder) scalar(key string, raw any, f schema.Field) {
 		if err == nil {
 			return
 		}
-		if _, words := f.Value.Addr().Interface().(encoding.TextUnmarshaler); words {
+		switch _, words := f.Value.Addr().Interface().(encoding.TextUnmarshaler); {
+		case errors.Is(err, schema.ErrWord):
+			rule = f.Rule()
+		case words:
 			rule = err.Error()
 		}
 	}

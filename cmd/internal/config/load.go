@@ -108,9 +108,10 @@ func (l *layers) variable(name, value string) (string, any) {
 }
 
 // Load fills the struct that out points to, which holds the defaults, and checks it by the
-// rules that it declares; more finds what they cannot say ("key: value: rule", joined; nil:
-// nothing). The error, an *Error, has all problems.
-func Load(src Source, out any, more func() error) error {
+// rules that it declares. Before that complete adds what stands in other files; what it
+// finds is told too ("key: value: rule", joined). nil: there is nothing to add. The error,
+// an *Error, has all problems.
+func Load(src Source, out any, complete func() error) error {
 	l, err := read(src)
 	if err != nil {
 		return err
@@ -121,11 +122,11 @@ func Load(src Source, out any, more func() error) error {
 		named.Text = p.Text
 		report.Problems = append(report.Problems, named)
 	}
-	found := problems(schema.Validate(out))
-	if more != nil {
-		found = append(found, problems(more())...)
+	var more error
+	if complete != nil {
+		more = complete()
 	}
-	for _, p := range found {
+	for _, p := range append(problems(schema.Validate(out)), problems(more)...) {
 		named := l.where(p.Key)
 		named.Text = p.Text
 		report.add(named)

@@ -164,9 +164,9 @@ func (p *pair) running(part func(context.Context) error) {
 func (p *pair) router(in *infra.Infra) {
 	p.t.Helper()
 	f := routerfile.Default()
-	f.ID, f.Listen, f.OpsListen = "router-1", "127.0.0.1:0", "127.0.0.1:0"
+	f.ID, f.Router.API.Listen, f.OpsListen = "router-1", "127.0.0.1:0", "127.0.0.1:0"
 	f.NATS.URLs, f.Etcd.Endpoints = []string{in.NATSURL()}, []string{in.EtcdEndpoint()}
-	f.Store.SQLite = filepath.Join(p.t.TempDir(), "store")
+	f.Store.SQLite.Path = filepath.Join(p.t.TempDir(), "store")
 	n, err := routernode.New(p.t.Context(), &f, routernode.Options{Dev: true, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		p.t.Fatal(err)

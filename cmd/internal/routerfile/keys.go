@@ -6,9 +6,10 @@ import (
 	"strings"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/router/api"
 )
 
-// Key is one entry of api.keys_file:
+// Keys reads api.keys_file; none if it is not named. Errors never repeat a secret.
 //
 //	keys:
 //	  - name: billing
@@ -16,14 +17,7 @@ import (
 //	    rights: [publish, read]
 //
 // Rights: publish, read (history), admin, edge (edges, and routers that forward).
-type Key struct {
-	Name   string   `key:"name"`
-	Secret string   `key:"secret"`
-	Rights []string `key:"rights"`
-}
-
-// Keys reads api.keys_file; none if it is not named. Errors never repeat a secret.
-func (a API) Keys() ([]Key, error) {
+func (a API) Keys() ([]api.Key, error) {
 	if a.KeysFile == "" {
 		return nil, nil
 	}
@@ -32,7 +26,7 @@ func (a API) Keys() ([]Key, error) {
 		return nil, fmt.Errorf("api.keys_file: %s: cannot be read", a.KeysFile)
 	}
 	var file struct {
-		Keys []Key `key:"keys"`
+		Keys []api.Key `key:"keys"`
 	}
 	found, err := config.Decode(text, &file)
 	if err != nil {

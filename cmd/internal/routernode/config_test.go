@@ -14,6 +14,7 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/postgres"
 	"github.com/spillway-io/spillway/router/namespace"
 )
 
@@ -28,13 +29,13 @@ func write(t *testing.T, name, text string) string {
 
 func TestNamespacesAndKeysReachTheRouter(t *testing.T) {
 	keys := write(t, "keys.yaml", "keys:\n- {name: billing, secret: 0123456789abcdef, rights: [publish, edge]}\n")
-	f, err := Load(config.Source{File: write(t, "router.yaml",
+	f, err := routerfile.Load(config.Source{File: write(t, "router.yaml",
 		"store: {sqlite: x}\nlisten: 0.0.0.0:8390\nadvertise_addr: r1:8390\napi: {keys_file: "+keys+"}\n"+
 			"namespaces: {chat: {subscribe: everyone, publish: everyone}, tick: {durability: none, recover: false}, plain: }\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rc, err := routerConfig(f, false)
+	rc, err := f.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestNamespacesAndKeysReachTheRouter(t *testing.T) {
 
 func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 	keys := write(t, "keys.yaml", "keys:\n- {name: a, secret: short, rights: [rule]}\n")
-	_, err := Load(config.Source{File: write(t, "router.yaml",
+	_, err := routerfile.Load(config.Source{File: write(t, "router.yaml",
 		"listen: 0.0.0.0:8390\napi: {keys_file: "+keys+"}\nlimits: {cache_bytes: 0, max_event_bytes: 9999999}\nnamespaces: {\"a:b\": }\n")})
 	if err == nil {
 		t.Fatal("no error")
@@ -62,7 +63,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
 	}
-	_, err = Load(config.Source{File: write(t, "router.yaml", "store: {sqlite: x}\nlisten: 0.0.0.0:8390\nadvertise_addr: r1:8390\n")})
+	_, err = routerfile.Load(config.Source{File: write(t, "router.yaml", "store: {sqlite: x}\nlisten: 0.0.0.0:8390\nadvertise_addr: r1:8390\n")})
 	if err == nil || !strings.Contains(err.Error(), "without API keys only a loopback address") {
 		t.Errorf("open to all: %v", err)
 	}
@@ -77,7 +78,8 @@ func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 	nobody.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	cfg := &routerfile.Store{Postgres: "postgres://u@" + nobody.Addr().String() + "/x?sslmode=disable", WriteConns: 1, ReadConns: 1, Migrate: true}
+	cfg := &routerfile.Store{Postgres: postgres.Default()}
+	cfg.Postgres.DSN = "postgres://u@" + nobody.Addr().String() + "/x?sslmode=disable"
 	_, err = openStore(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err == nil || ctx.Err() == nil {
 		t.Errorf("it did not wait: %v", err)
@@ -86,7 +88,8 @@ func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 
 // A bound on the file of SQLite is a full disk to those who publish: nothing is stored past it.
 func TestTheFileOfSQLiteHasItsBound(t *testing.T) {
-	cfg := routerfile.Store{SQLite: filepath.Join(t.TempDir(), "history.db"), SQLiteMax: 1 << 20}
+	cfg := routerfile.Default().Store
+	cfg.SQLite.Path, cfg.SQLite.MaxBytes = filepath.Join(t.TempDir(), "history.db"), 1<<20
 	store, err := openStore(t.Context(), &cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

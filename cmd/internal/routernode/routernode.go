@@ -57,12 +57,13 @@ func New(ctx context.Context, cfg *routerfile.File, o Options) (node *Node, err 
 			n.Close()
 		}
 	}()
-	rc, err := routerConfig(cfg, o.Dev)
+	rc, err := cfg.Config()
 	if err != nil {
 		return nil, run.Usagef("%s", run.OneLine(err))
 	}
 	registry := run.NewRegistry()
 	rc.Log, rc.Registry = log, registry
+	rc.API.Reflection, rc.OpenNamespaces = o.Dev, o.Dev
 
 	// The ops listener comes first: /healthz answers while the store is waited for.
 	n.ops, err = run.ListenOps(ctx, run.OpsConfig{
@@ -130,10 +131,10 @@ func New(ctx context.Context, cfg *routerfile.File, o Options) (node *Node, err 
 		return nil, err
 	}
 	if err := n.router.Listen(ctx); err != nil {
-		return nil, run.ListenError(err, "router "+cfg.ID, cfg.Listen, "listen")
+		return nil, run.ListenError(err, "router "+cfg.ID, cfg.Router.API.Listen, "listen")
 	}
 	if err := n.router.ListenHTTP(ctx); err != nil {
-		return nil, run.ListenError(err, "router "+cfg.ID+" (HTTP)", cfg.HTTPListen, "http_listen")
+		return nil, run.ListenError(err, "router "+cfg.ID+" (HTTP)", cfg.Router.API.HTTPListen, "http_listen")
 	}
 	n.made.Store(true)
 	n.members.SetAddress(n.router.Addr())

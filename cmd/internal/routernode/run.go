@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	"github.com/spillway-io/spillway/router/history"
 )
@@ -13,7 +14,7 @@ import (
 // node, and serves until ctx ends; abort ends its leave at once. between, which may be
 // nil, stands between the router and its store, for tests that break it.
 func Run(ctx, abort context.Context, source config.Source, between func(history.Store) history.Store) error {
-	file, err := Load(source)
+	file, err := routerfile.Load(source)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/spillway-io/spillway/schema"
 )
 
 // Synchronous says when a commit has reached the disk.
@@ -29,27 +31,20 @@ func (s Synchronous) String() string {
 
 // Config of a store in one SQLite file.
 type Config struct {
-	// Path of the database file; its folder must exist. No default.
-	Path string
-	// Synchronous: when a commit counts as done. Default (and zero): Full.
-	Synchronous Synchronous
-	// ReadConns is how many reads may run at once, beside the one writer.
-	// Default 2; at least 1.
-	ReadConns int
-	// CacheBytes is the page cache of each connection. Default 16 MiB; at
-	// least 1 MiB.
-	CacheBytes int
+	Path string `key:"sqlite" zero:"another store is named" example:"/var/lib/spillway/history.db" doc:"Events are stored in this SQLite file, whose folder must exist. It is for a single router."`
 	// MaxBytes bounds the file (not its log): past it an append fails as on a
-	// full disk, until retention has freed pages. Default 0: no bound.
-	MaxBytes int64
-	// Now is the clock that Trim compares TimeMS with. Default (and nil): time.Now.
-	Now func() time.Time
+	// full disk, until retention has freed pages.
+	MaxBytes int64 `key:"sqlite_max_bytes" default:"0" unit:"bytes" rule:"at least 1,048,576" zero:"no bound" doc:"The SQLite file may be so large. Past it publishes answer UNAVAILABLE until retention has made room, as on a full disk."`
+
+	Synchronous Synchronous // when a commit counts as done
+	ReadConns   int         `default:"2" rule:"at least 1"`          // reads that may run at once, beside the one writer
+	CacheBytes  int         `default:"16 MiB" rule:"at least 1 MiB"` // page cache of each connection
+
+	Now func() time.Time // the clock that Trim compares TimeMS with; nil: time.Now
 }
 
 // Default works once Path is set.
-func Default() Config {
-	return Config{Synchronous: Full, ReadConns: 2, CacheBytes: 16 << 20, Now: time.Now}
-}
+func Default() Config { return schema.Default[Config]() }
 
 // Validate reports all problems at once.
 func (c Config) Validate() error {
@@ -60,14 +55,5 @@ func (c Config) Validate() error {
 	if c.Synchronous > Normal {
 		errs = append(errs, fmt.Errorf("synchronous: %v: must be FULL or NORMAL", c.Synchronous))
 	}
-	if c.ReadConns < 1 {
-		errs = append(errs, fmt.Errorf("read_conns: %d: must be at least 1", c.ReadConns))
-	}
-	if c.CacheBytes < 1<<20 {
-		errs = append(errs, fmt.Errorf("cache_bytes: %d: must be at least 1 MiB", c.CacheBytes))
-	}
-	if c.MaxBytes != 0 && c.MaxBytes < 1<<20 {
-		errs = append(errs, fmt.Errorf("max_bytes: %d: must be 0 or at least 1 MiB", c.MaxBytes))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, schema.Validate(&c))...)
 }

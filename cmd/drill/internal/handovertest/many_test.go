@@ -13,6 +13,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 var many = flag.Int("channels", 3000, "channels of the test in which a router leaves with half of them")
@@ -44,7 +45,7 @@ func newCrowd(t *testing.T, c *cluster.Cluster, through *cluster.Node, n int) *c
 	return w
 }
 
-func mapKeys(m map[string]string) func(func(string) bool) {
+func mapKeys(m map[string]namespace.Durability) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for k := range m {
 			if !yield(k) {

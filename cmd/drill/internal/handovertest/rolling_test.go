@@ -23,6 +23,7 @@ import (
 	"github.com/spillway-io/spillway/gateway/client"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 var rounds = flag.Int("rounds", 1, "how often all routers are restarted")
@@ -33,7 +34,7 @@ const (
 )
 
 // kinds of namespaces: what an ack means in each.
-var kinds = map[string]string{"kept": "committed", "loose": "none"}
+var kinds = map[string]namespace.Durability{"kept": namespace.Committed, "loose": namespace.None}
 
 // world is the cluster and what was published.
 type world struct {
@@ -77,13 +78,13 @@ func newWorld(t *testing.T) *world {
 func (w *world) start(id string) {
 	w.t.Helper()
 	f := routerfile.Default()
-	f.ID, f.Listen, f.OpsListen = id, "127.0.0.1:0", "127.0.0.1:0"
+	f.ID, f.Router.API.Listen, f.OpsListen = id, "127.0.0.1:0", "127.0.0.1:0"
 	f.NATS.URLs, f.Etcd.Endpoints = []string{w.in.NATSURL()}, []string{w.in.EtcdEndpoint()}
-	f.Store.Postgres = w.dsn
-	f.Namespaces = make(map[string]routerfile.Namespace)
+	f.Store.Postgres.DSN = w.dsn
+	f.Router.Namespaces = make(map[string]namespace.Namespace)
 	for name, durability := range kinds {
-		f.Namespaces[name] = routerfile.Namespace{
-			HistorySize: 100_000, HistoryTTL: time.Hour, Durability: durability, Recover: true, Subscribe: "everyone", Publish: "everyone",
+		f.Router.Namespaces[name] = namespace.Namespace{
+			HistorySize: 100_000, HistoryTTL: time.Hour, Durability: durability, Recover: true, Subscribe: namespace.Everyone, Publish: namespace.Everyone,
 		}
 	}
 	n, err := routernode.New(w.t.Context(), &f, routernode.Options{Log: slog.New(slog.DiscardHandler)})

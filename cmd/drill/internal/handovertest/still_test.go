@@ -13,6 +13,7 @@ import (
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
 	"github.com/spillway-io/spillway/cmd/drill/internal/clustertest"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	"github.com/spillway-io/spillway/router/namespace"
 )
 
 // still is by default longer than a process may stand still without doubting what it
@@ -100,7 +101,7 @@ func (h *chain) judge(epochs int) {
 		if len(w.acked) == 0 || len(seen) > epochs {
 			h.t.Errorf("%s: %d acked, in %d epochs; want at most %d", w.channel, len(w.acked), len(seen), epochs)
 		}
-		if kinds[w.channel[:len(w.channel)-2]] == "committed" {
+		if kinds[w.channel[:len(w.channel)-2]] == namespace.Committed {
 			h.stored(w)
 		}
 	}

@@ -101,7 +101,9 @@ func members(address string) *alone {
 
 func (p *pair) startRouter(conn *nats.Conn, change func(*router.Config)) (address string) {
 	p.t.Helper()
-	fan, err := routerbus.New(routerbus.Default(), conn)
+	rbc := routerbus.Default()
+	rbc.Prefix = "spillway"
+	fan, err := routerbus.New(rbc, conn)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -137,7 +139,7 @@ func (p *pair) startEdge(conn *nats.Conn, router string) {
 	p.running(up.Run)
 	fc := feed.Default()
 	bc := gatewaybus.Default()
-	bc.Shards = fc.ShardCount()
+	bc.Prefix, bc.Shards = "spillway", fc.ShardCount()
 	channels, err := gatewaybus.New(bc, conn)
 	if err != nil {
 		p.t.Fatal(err)
