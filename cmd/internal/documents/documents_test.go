@@ -75,7 +75,7 @@ func TestWhatIsNotThereIsFound(t *testing.T) {
 	for _, good := range []string{
 		"cmd/internal/documents", "feed/*.go", "edge.go", "limits.max_conns", "SPILLWAY_LIMITS__MAX_CONNS", "spillway_gateway_conns", "/v1/ws",
 		"go test ./cmd/internal/documents -run Found -v", "go run ./cmd/spillway dev", "spillway drain NODE --dry-run", "make lint", "--dry-run",
-		"wire.CheckChannel", "store: {sqlite: history.db}", "naming/endpoints", "option httpchk GET /readyz", "spillway_gateway_refused_total{reason}",
+		"wire.CheckChannel", "store: {sqlite: history.db}", "namespaces: {chat: {history_size: 1}}", "rebalance.*", "naming/endpoints", "option httpchk GET /readyz", "spillway_gateway_refused_total{reason}",
 	} {
 		if problem := tr.code(d, good); problem != "" {
 			t.Errorf("%s: %s", good, problem)
@@ -85,7 +85,7 @@ func TestWhatIsNotThereIsFound(t *testing.T) {
 		"cmd/internal/nowhere", "feed/*.rs/x.go", "nowhere.go", "limits.max_cons", "SPILLWAY_LIMITS__MAX_CONS", "spillway_gateway_cons", "/v1/sw",
 		"go test ./cmd/internal/nowhere", "go test ./cmd/internal/documents -run Nowhere", "go test ./cmd/internal/documents -args -nowhere",
 		"go run ./cmd/nowhere", "go run ./cmd/spillway nowhere", "spillway drain NODE --nowhere", "make nowhere", "--nowhere", "wire.Nowhere",
-		"store: {nowhere: history.db}", "… -run Nowhere", "spillway_gateway_refused_total{nolabel}", "Edge.nowhere",
+		"store: {nowhere: history.db}", "namespaces: {chat: {nowhere: 1}}", "limits.listen", "… -run Nowhere", "spillway_gateway_refused_total{nolabel}", "Edge.nowhere",
 	} {
 		if tr.code(d, bad) == "" {
 			t.Errorf("%s is let pass", bad)

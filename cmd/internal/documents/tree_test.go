@@ -10,10 +10,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
+	"github.com/spillway-io/spillway/cmd/internal/routerfile"
 )
 
 // tree is what exists. Folders and files are named from the root, with slashes.
@@ -25,7 +29,7 @@ type tree struct {
 	testFlag map[string]map[string]bool // flags that tests define, by folder
 	options  map[string]bool            // --flags of all our programs
 	commands map[string]map[string]bool // words of a program's command line, by its folder
-	keys     map[string]bool            // of configuration files, each level for itself
+	keys     [][]string                 // of gateway.yaml and router.yaml, level by level
 	fields   map[string]bool            // of JSON documents
 	exported map[string]map[string]bool // what a package declares, by the package's name
 	members  map[string]map[string]bool // fields and methods, by the name of their type
@@ -41,8 +45,11 @@ func readTree(t *testing.T) *tree {
 	tr := &tree{
 		root: root, paths: make(map[string]bool), literals: make(map[string]bool), tests: make(map[string][]string),
 		testFlag: make(map[string]map[string]bool), options: make(map[string]bool), commands: make(map[string]map[string]bool),
-		keys: make(map[string]bool), fields: make(map[string]bool), exported: make(map[string]map[string]bool), members: make(map[string]map[string]bool),
+		fields: make(map[string]bool), exported: make(map[string]map[string]bool), members: make(map[string]map[string]bool),
 		targets: make(map[string]bool),
+	}
+	for _, s := range slices.Concat(gatewayfile.Settings(), routerfile.Settings()) {
+		tr.keys = append(tr.keys, strings.Split(s.Key, "."))
 	}
 	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -141,7 +148,7 @@ func (tr *tree) structure(s *ast.TypeSpec) {
 	}
 }
 
-// tag reads what a field is called on a command line (kong) and in a file.
+// tag reads what a field is called in a JSON document and on a command line (kong).
 func (tr *tree) tag(folder string, f *ast.Field) {
 	if f.Tag == nil || len(f.Names) != 1 {
 		return
@@ -151,12 +158,6 @@ func (tr *tree) tag(folder string, f *ast.Field) {
 		return
 	}
 	tag := reflect.StructTag(text)
-	for _, kind := range []string{"yaml", "key"} {
-		key, _, _ := strings.Cut(tag.Get(kind), ",")
-		for part := range strings.SplitSeq(key, ".") {
-			tr.keys[part] = true
-		}
-	}
 	if field, _, _ := strings.Cut(tag.Get("json"), ","); field != "" {
 		tr.fields[field] = true
 	}

@@ -53,7 +53,7 @@ func (tr *tree) code(d *document, text string) string {
 	case aMetric.MatchString(text):
 		return tr.metric(text)
 	}
-	if aKey.MatchString(text) && tr.keys[firstOf(text)] && !anEnding.MatchString(text) {
+	if aKey.MatchString(text) && tr.hasKey(firstOf(text)) && !anEnding.MatchString(text) {
 		return tr.key(text)
 	}
 	if m := aName.FindStringSubmatch(text); m != nil && !anEnding.MatchString(text) {
@@ -125,14 +125,28 @@ func (tr *tree) exists(name string) bool {
 	return false
 }
 
-// key takes one of a configuration file, level by level.
+// key takes one of a configuration file, or a group of keys.
 func (tr *tree) key(text string) string {
-	for part := range strings.SplitSeq(text, ".") {
-		if part != "*" && !tr.keys[part] {
-			return "no configuration file has the key " + part
-		}
+	if !tr.hasKey(strings.TrimSuffix(text, ".*")) {
+		return "no configuration file has the key " + text
 	}
 	return ""
+}
+
+// hasKey says that there is a key, or one that begins so. NAME in a key is any word.
+func (tr *tree) hasKey(text string) bool {
+	parts := strings.Split(text, ".")
+	return slices.ContainsFunc(tr.keys, func(key []string) bool {
+		if len(key) < len(parts) {
+			return false
+		}
+		for i, part := range parts {
+			if key[i] != part && key[i] != "NAME" {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // yaml takes a piece of a configuration file, if it begins with a key of ours.
@@ -142,31 +156,22 @@ func (tr *tree) yaml(text string) string {
 		return ""
 	}
 	for key := range all {
-		if !tr.keys[firstOf(key)] {
+		if !tr.hasKey(firstOf(key)) {
 			return ""
 		}
 	}
-	return tr.keysOf(all)
+	return tr.keysOf("", all)
 }
 
-func (tr *tree) keysOf(all map[string]any) string {
+func (tr *tree) keysOf(prefix string, all map[string]any) string {
 	for key, value := range all {
-		if problem := tr.key(key); problem != "" {
+		if problem := tr.key(prefix + key); problem != "" {
 			return problem
 		}
-		group, _ := value.(map[string]any)
-		if key == "namespaces" { // the next level is theirs to name
-			for _, of := range group {
-				if of, ok := of.(map[string]any); ok {
-					if problem := tr.keysOf(of); problem != "" {
-						return problem
-					}
-				}
+		if group, ok := value.(map[string]any); ok {
+			if problem := tr.keysOf(prefix+key+".", group); problem != "" {
+				return problem
 			}
-			continue
-		}
-		if problem := tr.keysOf(group); problem != "" {
-			return problem
 		}
 	}
 	return ""

@@ -97,7 +97,7 @@ func TestProductionBinariesAreLean(t *testing.T) {
 
 func TestTopLevel(t *testing.T) {
 	allowed := []string{
-		"schema", "proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md",
+		"schema", "proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md", "ARCHITECTURE.md",
 		"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "bin",
 	}
 	entries, err := os.ReadDir(root(t))
