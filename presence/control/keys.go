@@ -29,8 +29,8 @@ type ringKey struct {
 	seen    time.Time // first, by ours
 }
 
-// age is the longer of what the maker's clock and our own eyes say: a key from the
-// future must not rest until its time has come.
+// age is the longer of what the maker's clock says and what this process has seen
+// itself: a key from the future must not rest until its time has come.
 func (k *ringKey) age(now time.Time) time.Duration {
 	return max(now.Sub(k.created), now.Sub(k.seen))
 }
@@ -90,8 +90,9 @@ func (r ring) next() uint32 {
 	return r[len(r)-1].id + 1
 }
 
-// over lists the keys under which no ticket can live: their successor mints for
-// longer than that by its maker's clock, and before our eyes.
+// over lists the keys under which no ticket can live any more: their successor has
+// minted for longer than a ticket lives, both by its maker's clock and by what this
+// process has seen itself.
 func (r ring) over(now time.Time, life time.Duration) []uint32 {
 	var ids []uint32
 	for i := 0; i+1 < len(r); i++ {

@@ -3,10 +3,16 @@
 // is lost is not repeated, since the next one comes soon. Messenger is request-reply to
 // one member and broadcasts to all who listen.
 //
-// LoadFigures.Run has no goroutine of its own; nats.go fills its queue. Figures wait there in
-// a bounded number and are dropped, counted, past it. The connection is the
-// caller's: it should never give up reconnecting (nats.MaxReconnects(-1)) and
-// must echo (no nats.NoEcho): our own figures prove that the bus works.
+// Edges and routers have one of each, made in cmd; both call nats.go only.
+//
+// LoadFigures.Run has no goroutine of its own, and nats.go fills its queue. Messenger.Run
+// has one, which hands out answers and which it waits for. Every queue is bounded; what
+// finds one full is dropped and counted. All of it is soft state: nothing is repeated.
+//
+// The connection is the caller's. It should never give up reconnecting
+// (nats.MaxReconnects(-1)), and it must echo (no nats.NoEcho), since our own figures
+// prove that the bus works. Left out on purpose: events of channels (router/bus and
+// gateway/bus), and what any message means.
 package nats
 
 import (

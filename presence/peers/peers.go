@@ -1,16 +1,16 @@
-// Package peers keeps one gRPC connection to each router of the membership view,
-// for edges and for routers that forward calls. Connections are made as soon as a
-// router serves, reconnect within three seconds and for ever, and are closed when
-// the router has gone from the view.
+// Package peers keeps one gRPC connection to each router of the membership view, for
+// edges and for routers that forward calls. A connection is made as soon as its router
+// serves. It reconnects within three seconds and for ever, and is closed when the router
+// has gone from the view.
 //
-// Run owns one goroutine's work, following the view; the others are gRPC's and
+// Run follows the view in the caller's goroutine. All other goroutines are gRPC's and
 // end when their connection is closed. No method waits for the network.
 //
-// Limits: messages of 4 MiB either way. Routers must allow pings every ten seconds
-// (keepalive.EnforcementPolicy), or they end the connections.
+// Limits: a message has at most 4 MiB, either way. Routers must allow pings every ten
+// seconds (keepalive.EnforcementPolicy), or they end the connections.
 //
-// Left out on purpose: retries and which calls may have them (the callers know),
-// connections to edges (clients are the only ones who have them).
+// Left out on purpose: retries, since the callers know which calls may have them, and
+// connections to edges, which only clients have.
 package peers
 
 import (

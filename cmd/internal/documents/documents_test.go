@@ -1,7 +1,9 @@
 package documents
 
 import (
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -93,5 +95,26 @@ func TestWhatIsNotThereIsFound(t *testing.T) {
 	}
 	if tr.test("TestNowhere") == "" || tr.test("TestWhatIsNot…") != "" || tr.link(d, nil, "nowhere.md") == "" {
 		t.Error("a test or link that is not there is let pass, or one that is there is not")
+	}
+}
+
+// Comments cite invariants by number. ARCHITECTURE.md says what each number means.
+func TestCitedInvariantsAreDefined(t *testing.T) {
+	tr := readTree(t)
+	if !tr.paths["ARCHITECTURE.md"] {
+		t.Skip("there is no ARCHITECTURE.md yet")
+	}
+	text, err := os.ReadFile(filepath.Join(tr.root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defined := make(map[string]bool)
+	for _, number := range anInvariant.FindAllString(string(text), -1) {
+		defined[number] = true
+	}
+	for number, files := range tr.cited {
+		if !defined[number] {
+			t.Errorf("%s is cited in %s, and ARCHITECTURE.md does not define it", number, strings.Join(files, ", "))
+		}
 	}
 }

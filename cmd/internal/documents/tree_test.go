@@ -34,6 +34,7 @@ type tree struct {
 	exported map[string]map[string]bool // what a package declares, by the package's name
 	members  map[string]map[string]bool // fields and methods, by the name of their type
 	targets  map[string]bool            // of the Makefile
+	cited    map[string][]string        // files whose comments cite an invariant, by its number
 }
 
 func readTree(t *testing.T) *tree {
@@ -46,7 +47,7 @@ func readTree(t *testing.T) *tree {
 		root: root, paths: make(map[string]bool), literals: make(map[string]bool), tests: make(map[string][]string),
 		testFlag: make(map[string]map[string]bool), options: make(map[string]bool), commands: make(map[string]map[string]bool),
 		fields: make(map[string]bool), exported: make(map[string]map[string]bool), members: make(map[string]map[string]bool),
-		targets: make(map[string]bool),
+		targets: make(map[string]bool), cited: make(map[string][]string),
 	}
 	for _, s := range slices.Concat(gatewayfile.Settings(), routerfile.Settings()) {
 		tr.keys = append(tr.keys, strings.Split(s.Key, "."))
@@ -80,12 +81,19 @@ func readTree(t *testing.T) *tree {
 }
 
 func (tr *tree) readGo(name string) error {
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(tr.root, name), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(tr.root, name), nil, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		return err
 	}
 	folder, isTest := path.Dir(name), strings.HasSuffix(name, "_test.go")
 	pkg := strings.TrimSuffix(file.Name.Name, "_test")
+	for _, group := range file.Comments {
+		for _, number := range anInvariant.FindAllString(group.Text(), -1) {
+			if !slices.Contains(tr.cited[number], name) {
+				tr.cited[number] = append(tr.cited[number], name)
+			}
+		}
+	}
 	for _, d := range file.Decls {
 		tr.declare(pkg, folder, isTest, d)
 	}

@@ -1,4 +1,5 @@
-// Package controltest has a key-value store in memory, for tests of what is built on one.
+// Package controltest has a key-value store in memory, for tests of what is built on
+// one. Nothing that serves imports it.
 //
 // A Store is what etcd would be, a KeyValue one member's connection to it, which can be
 // cut and joined again. Follow has no goroutine of its own.
