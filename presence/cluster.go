@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/schema"
 )
 
 // tickEvery is how often the view looks at the clock.
@@ -51,9 +52,7 @@ func New(cfg Config, registry Registry, figures LoadFigures) *Cluster {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.FigureInterval == 0 {
-		cfg.FigureInterval = Default().FigureInterval
-	}
+	schema.FillZero(&cfg)
 	if cfg.Self != nil {
 		cfg.Self = fillIn(cfg.Self, cfg.Now())
 	}

@@ -112,10 +112,16 @@ func Default[T any]() T {
 }
 
 // Fill sets the fields of the struct that p points to to their defaults.
-func Fill(p any) {
+func Fill(p any) { fillThose(p, func(Field) bool { return true }) }
+
+// FillZero does so with the fields that are zero, for configs in which zero means the
+// default.
+func FillZero(p any) { fillThose(p, func(f Field) bool { return f.Value.IsZero() }) }
+
+func fillThose(p any, which func(Field) bool) {
 	Walk(p, func(f Field) {
 		text, ok := f.Tag.Lookup("default")
-		if !ok {
+		if !ok || !which(f) {
 			return
 		}
 		if err := fill(text, f.Value); err != nil {

@@ -50,6 +50,14 @@ func TestDefaultsComeFromTags(t *testing.T) {
 	}
 }
 
+func TestOnlyZeroFieldsAreFilled(t *testing.T) {
+	c := config{Room: 2048, Lanes: lanes{Rate: 7}}
+	schema.FillZero(&c)
+	if c.Room != 2048 || c.Lanes.Rate != 7 || c.Lanes.Wait != 3*time.Second || c.Level != "info" {
+		t.Errorf("got %+v", c)
+	}
+}
+
 func TestEachRuleIsToldByItsKey(t *testing.T) {
 	for want, spoil := range map[string]func(*config){
 		`listen: "x": must be host:port`:                                                func(c *config) { c.Listen = "x" },

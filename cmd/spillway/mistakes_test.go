@@ -54,7 +54,7 @@ func TestEachMistakeIsToldOnce(t *testing.T) {
 		}
 		for key, value := range keys {
 			path := filepath.Join(dir, "file.yaml")
-			variable := "SPILLWAY_" + strings.ToUpper(strings.ReplaceAll(key, ".", "__")) + "=" + value
+			variable := config.Variable(key) + "=" + value
 			if err := os.WriteFile(path, []byte(f.text), 0o600); err != nil {
 				t.Fatal(err)
 			}

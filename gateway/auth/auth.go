@@ -29,7 +29,6 @@
 package auth
 
 import (
-	"cmp"
 	"context"
 	"crypto"
 	"encoding/json"
@@ -63,9 +62,6 @@ type Config struct {
 	Registry prometheus.Registerer
 }
 
-// Default works once there is a key or a JWKSURL.
-func Default() Config { return schema.Default[Config]() }
-
 // Error is a token that is not good, in the client protocol's words.
 type Error struct {
 	Code    clientv1.ErrorCode // unauthorized; expired: was good; unavailable: no keys yet
@@ -88,7 +84,7 @@ type Verifier struct {
 
 // New makes a Verifier. It does no I/O.
 func New(cfg Config) (*Verifier, error) {
-	cfg.MaxTTL, cfg.JWKSRefresh = cmp.Or(cfg.MaxTTL, Default().MaxTTL), cmp.Or(cfg.JWKSRefresh, Default().JWKSRefresh)
+	schema.FillZero(&cfg)
 	if err := schema.Validate(&cfg); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	"github.com/spillway-io/spillway/schema"
 )
 
 const (
@@ -30,20 +31,20 @@ const (
 
 var errBusy = errors.New("the record was changed by others again and again")
 
-// Config of a Control.
+// Config of a Control. Zero fields mean their defaults.
 type Config struct {
 	// Keeper deletes what is over and ends operations that nobody ended; routers are.
 	Keeper bool
 
-	RotateKeys     time.Duration // life of a key as the newest. Default 24h
-	TicketLife     time.Duration // longest life of a ticket. Default 1h
-	TokenLife      time.Duration // auth.max_ttl: how long revocations are kept. Default 24h
-	MaxRevocations int           // of single tokens; past it they are folded. Default 100,000
+	RotateKeys     time.Duration `default:"24h"`     // life of a key as the newest
+	TicketLife     time.Duration `default:"1h"`      // longest life of a ticket
+	TokenLife      time.Duration `default:"24h"`     // auth.max_ttl of an edge: how long revocations are kept
+	MaxRevocations int           `default:"100,000"` // of single tokens; past it they are folded
 
 	CheckSettings func(yaml string) error // what PutSettings asks; nil: everything passes
 	Messenger     Messenger               // nil: revocations come by the key-value store alone
 
-	Now      func() time.Time      // default time.Now
+	Now      func() time.Time      // nil: time.Now
 	Log      *slog.Logger          // nil: silent
 	Registry prometheus.Registerer // nil: no metrics
 }
@@ -74,7 +75,13 @@ type Control struct {
 
 // New makes a Control; Run makes it live.
 func New(cfg Config, kv KeyValue) *Control {
-	defaults(&cfg)
+	schema.FillZero(&cfg)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	c := &Control{
 		cfg: cfg, kv: kv, log: cfg.Log, metrics: newMetrics(cfg.Registry),
 		ready: make(chan struct{}), poke: make(chan struct{}, 1), revoked: func(*gatewayv1.Revocation) {},
@@ -85,26 +92,6 @@ func New(cfg Config, kv KeyValue) *Control {
 	c.operations.Store(&[]*gatewayv1.Operation{})
 	c.settings.Store(&gatewayv1.Settings{})
 	return c
-}
-
-func defaults(cfg *Config) {
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{{&cfg.RotateKeys, 24 * time.Hour}, {&cfg.TicketLife, time.Hour}, {&cfg.TokenLife, 24 * time.Hour}} {
-		if *d.field <= 0 {
-			*d.field = d.value
-		}
-	}
-	if cfg.MaxRevocations <= 0 {
-		cfg.MaxRevocations = 100_000
-	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
 }
 
 // OnRevocation sets what is called for each revocation and disconnect that is new to

@@ -26,12 +26,9 @@ type KeyValue struct {
 
 var _ control.KeyValue = (*KeyValue)(nil)
 
-// NewKeyValue makes one for a cluster's prefix ("": DefaultPrefix) and at least one
+// NewKeyValue makes one for a cluster's prefix and at least one
 // folder. The client is the caller's to close. log may be nil.
 func NewKeyValue(client *clientv3.Client, prefix string, folders []string, log *slog.Logger) *KeyValue {
-	if prefix == "" {
-		prefix = DefaultPrefix
-	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

@@ -18,8 +18,6 @@ import (
 const (
 	// DefaultTTL is the life of a lease that nobody renews.
 	DefaultTTL = 10 * time.Second
-	// DefaultPrefix is that of a cluster without a name of its own.
-	DefaultPrefix = "/spillway/c1"
 )
 
 // Registry implements presence.Registry. The client is the caller's to close,
@@ -33,13 +31,10 @@ type Registry struct {
 
 var _ presence.Registry = (*Registry)(nil)
 
-// NewRegistry makes one. prefix is that of the cluster ("": DefaultPrefix). ttl is
+// NewRegistry makes one. prefix is that of the cluster. ttl is
 // rounded up to seconds (0: DefaultTTL); it should outlast a reconnect by far. log
 // may be nil.
 func NewRegistry(client *clientv3.Client, prefix string, ttl time.Duration, log *slog.Logger) *Registry {
-	if prefix == "" {
-		prefix = DefaultPrefix
-	}
 	if ttl <= 0 {
 		ttl = DefaultTTL
 	}
