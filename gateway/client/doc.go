@@ -31,7 +31,7 @@
 // that is slow stops the reading of the socket when 4 MiB wait for it, never the
 // heartbeat; the server then holds events back and repairs what it had to drop.
 //
-// Invariants: per channel and epoch, offsets handed over rise; a position never
+// Invariants: per channel and epoch, delivered offsets rise; a position never
 // goes back except to a new epoch; at most one attempt is in flight, and beside it at
 // most one connection; tickets are in no log, error or URL.
 //

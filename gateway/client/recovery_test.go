@@ -30,7 +30,7 @@ func mustSubscribe(t *testing.T, c *Client, channel string, l *log, opts ...Subs
 }
 
 // A cut connection costs no event: the client comes back with its position, and
-// what comes twice is handed over once.
+// what comes twice is delivered once.
 func TestNothingIsLostOrDoubledAfterACut(t *testing.T) {
 	scene(t, func(t *testing.T, s *server) {
 		c, l := s.client(), newLog()

@@ -397,7 +397,7 @@ func TestOldConnectionThatDiesDuringTheAttempt(t *testing.T) {
 	})
 }
 
-// What does not fit the memory for a loss that may yet be filled is handed over, and
+// What does not fit the memory for a loss that may yet be filled is delivered, and
 // the loss told.
 func TestHeldEventsAreBounded(t *testing.T) {
 	scene(t, func(t *testing.T, s *server) {

@@ -17,7 +17,7 @@ func TestAForeignClientKeepsItsOwnPauses(t *testing.T) {
 	m.cfg.HasProvider = true
 	m.cfg.Foreign = &Foreign{AttemptTime: 5 * time.Second, Pause: func(failures int) time.Duration { return time.Second << failures }}
 	tokens, links := 0, 0
-	settle := func() {
+	untilQuiet := func() {
 		for list := m.Take(); len(list) > 0; list = m.Take() {
 			for _, a := range list {
 				switch a := a.(type) {
@@ -41,20 +41,20 @@ func TestAForeignClientKeepsItsOwnPauses(t *testing.T) {
 		before := now
 		now = m.Wake()
 		m.Tick(now, false)
-		settle()
+		untilQuiet()
 		return now.Sub(before)
 	}
 	m.Start(now)
-	settle()
+	untilQuiet()
 	come := func() {
 		m.Opened(now, links)
 		m.Frame(now, links, &clientv1.ServerFrame{Id: m.lastID, Frame: &clientv1.ServerFrame_Connected{Connected: &clientv1.Connected{Ticket: "t", RetryWindowMs: 9000, PingIntervalMs: 600_000}}})
-		settle()
+		untilQuiet()
 	}
 	come()
 	now = now.Add(stableUp)
 	m.Frame(now, links, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{AfterMs: 1, DeadlineMs: 9000, Ticket: "u"}}})
-	settle()
+	untilQuiet()
 	if m.State() != Connected || links != 1 {
 		t.Errorf("%v with %d links after `reconnect`", m.State(), links)
 	}

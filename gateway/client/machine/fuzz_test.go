@@ -34,7 +34,7 @@ func FuzzServerFrames(f *testing.F) {
 		_ = m.Subscribe(now, &Subscription{channel: "b", last: 3})
 		m.Start(now)
 		alive := []int{}
-		settle := func() {
+		untilQuiet := func() {
 			for i := 0; ; i++ {
 				for _, a := range m.Take() {
 					switch a := a.(type) {
@@ -57,7 +57,7 @@ func FuzzServerFrames(f *testing.F) {
 				m.Tick(now, false)
 			}
 		}
-		settle()
+		untilQuiet()
 		for line := range bytes.SplitSeq(text, []byte{'\n'}) {
 			line, newest := bytes.CutPrefix(line, []byte("+"))
 			frame, err := wire.DecodeServer(line)
@@ -69,7 +69,7 @@ func FuzzServerFrames(f *testing.F) {
 				n = alive[len(alive)-1]
 			}
 			m.Frame(now, n, frame)
-			settle()
+			untilQuiet()
 			if len(alive) > 2 {
 				t.Fatalf("%d connections", len(alive))
 			}

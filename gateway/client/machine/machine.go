@@ -268,7 +268,7 @@ func (m *Machine) Tick(now time.Time, paused bool) {
 	}
 	m.refresh(now)
 	m.askAgain(now)
-	m.handOver(now)
+	m.tryEndMove(now)
 	m.moveOn(now)
 }
 

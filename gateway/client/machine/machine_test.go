@@ -61,8 +61,8 @@ func (w *world) position() Position {
 	return Position{rapid.SampledFrom([]string{"e", "f"}).Draw(w.t, "epoch"), rapid.Uint64Range(0, 20).Draw(w.t, "offset")}
 }
 
-// settle takes the actions and ticks until nothing is due.
-func (w *world) settle() {
+// untilQuiet takes the actions and ticks until nothing is due.
+func (w *world) untilQuiet() {
 	for i := 0; ; i++ {
 		for _, a := range w.m.Take() {
 			w.action(a)
@@ -264,7 +264,7 @@ func (w *world) comeUp() {
 	if n := w.dialling(); n != 0 {
 		w.links[n] = true
 		w.m.Opened(w.now, n)
-		w.settle()
+		w.untilQuiet()
 	}
 	for _, l := range []*link{w.m.link, w.m.ahead} {
 		if l == nil || l.phase != greeting {
@@ -280,7 +280,7 @@ func (w *world) comeUp() {
 			c.Subscriptions = append(c.Subscriptions, e)
 		}
 		w.m.Frame(w.now, l.n, &clientv1.ServerFrame{Id: l.connectID, Frame: &clientv1.ServerFrame_Connected{Connected: c}})
-		w.settle()
+		w.untilQuiet()
 	}
 }
 
@@ -310,7 +310,7 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 			return func(t *rapid.T) {
 				w.t = t
 				step()
-				w.settle()
+				w.untilQuiet()
 			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -328,16 +328,16 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 			}),
 			"come up": act(func() {
 				w.m.Start(w.now)
-				w.settle()
+				w.untilQuiet()
 				if w.tokens > 0 {
 					w.tokens--
 					w.m.Token(w.now, "t", nil)
-					w.settle()
+					w.untilQuiet()
 				}
 				if at := w.m.Wake(); w.m.link == nil && at.After(w.now) {
 					w.now = at
 					w.m.Tick(w.now, false)
-					w.settle()
+					w.untilQuiet()
 				}
 				w.comeUp()
 			}),
@@ -347,11 +347,11 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 					return
 				}
 				w.m.Frame(w.now, l.n, &clientv1.ServerFrame{Frame: w.reconnect()})
-				w.settle()
+				w.untilQuiet()
 				if at := w.m.moveAt(); !at.IsZero() {
 					w.now = at
 					w.m.Tick(w.now, false)
-					w.settle()
+					w.untilQuiet()
 				}
 				w.comeUp()
 			}),
@@ -370,7 +370,7 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 						f.Id = 0
 					}
 					w.m.Frame(w.now, w.m.link.n, f)
-					w.settle()
+					w.untilQuiet()
 				}
 			}),
 			"event": act(func() {

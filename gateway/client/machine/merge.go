@@ -10,7 +10,7 @@ import (
 // A subscription has one position and, while the client moves, two streams: what the
 // new connection brings and what the old one still brings. Each runs without holes
 // from somewhere at or below the position, except for the losses that it tells. So
-// whichever brings position + 1 first is handed over, the other is dropped, and a
+// whichever brings position + 1 first is delivered, the other is dropped, and a
 // loss on one counts only when the other cannot fill it.
 
 // stream is one channel on one connection.
@@ -58,7 +58,7 @@ func (m *Machine) hear(s *Subscription, st *stream, n news) {
 	m.took(s)
 }
 
-// pump hands over all that can be.
+// pump delivers all that can be.
 func (m *Machine) pump(s *Subscription) {
 	for {
 		moved := m.drain(s, &s.at, &s.was)
@@ -75,7 +75,7 @@ func (m *Machine) pump(s *Subscription) {
 	}
 }
 
-// drain hands over from one stream what can be.
+// drain delivers from one stream what can be.
 func (m *Machine) drain(s *Subscription, st, other *stream) (moved bool) {
 	for len(st.held) > 0 && (m.apply(s, &st.held[0], other.phase != live) || m.skip(s, st)) {
 		m.pop(st)
@@ -221,7 +221,7 @@ func (m *Machine) stream(s *Subscription, l *link) *stream {
 	return nil
 }
 
-// event hands over what is new. What is at or below the position was handed over.
+// event delivers what is new. What is at or below the position was delivered.
 func (m *Machine) event(l *link, e *clientv1.Event) {
 	s := m.subs[e.Channel]
 	if st := m.stream(s, l); st != nil && st.phase == live {

@@ -175,20 +175,20 @@ func (m *Machine) took(s *Subscription) {
 	if st.target.Epoch == s.pos.Epoch && st.target.Offset > s.pos.Offset {
 		return
 	}
-	m.settled(s)
+	m.oldDone(s)
 }
 
-// settled: nothing is expected from the old connection for this channel.
-func (m *Machine) settled(s *Subscription) {
+// oldDone: nothing is expected from the old connection for this channel.
+func (m *Machine) oldDone(s *Subscription) {
 	if s.untaken {
 		s.untaken = false
 		m.untaken--
 	}
 }
 
-// handOver ends the move when the old connection has nothing left to do, or has had
+// tryEndMove ends the move when the old connection has nothing left to do, or has had
 // its time.
-func (m *Machine) handOver(now time.Time) {
+func (m *Machine) tryEndMove(now time.Time) {
 	old := m.old
 	if old == nil {
 		return

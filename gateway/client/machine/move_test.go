@@ -57,8 +57,8 @@ func (w *wireLink) send(f *clientv1.ServerFrame) { w.underWay = append(w.underWa
 
 func (c *cluster) name(epoch int) string { return fmt.Sprint("e", epoch) }
 
-// settle carries out what the machine wants, and checks what the application hears.
-func (c *cluster) settle() {
+// untilQuiet carries out what the machine wants, and checks what the application hears.
+func (c *cluster) untilQuiet() {
 	for i := 0; i < 100; i++ {
 		for _, a := range c.m.Take() {
 			c.action(a)
@@ -175,7 +175,7 @@ func (c *cluster) arrive(w *wireLink, n int) {
 		f := w.underWay[0]
 		w.underWay = w.underWay[1:]
 		c.m.Frame(c.now, w.n, f)
-		c.settle()
+		c.untilQuiet()
 	}
 }
 
@@ -202,7 +202,7 @@ func (c *cluster) open(w *wireLink) {
 	if c.wires[w.n] == w {
 		w.from, w.asked = c.sub.position(), true
 	}
-	c.settle()
+	c.untilQuiet()
 }
 
 // The application sees each offset once, in order, and what it does not see is
@@ -219,12 +219,12 @@ func TestMovesLoseAndDoubleNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.m.Start(c.now)
-		c.settle()
+		c.untilQuiet()
 		act := func(step func()) func(*rapid.T) {
 			return func(t *rapid.T) {
 				c.t = t
 				step()
-				c.settle()
+				c.untilQuiet()
 			}
 		}
 		publish := func() {
@@ -331,7 +331,7 @@ func (c *cluster) up() {
 	if c.m.link == nil {
 		c.now = c.m.Wake()
 		c.m.Tick(c.now, false)
-		c.settle()
+		c.untilQuiet()
 	}
 	w := c.wires[c.newest]
 	c.open(w)
@@ -381,7 +381,7 @@ func (c *cluster) quiet() {
 		}
 		c.now = c.now.Add(500 * time.Millisecond)
 		c.m.Tick(c.now, false)
-		c.settle()
+		c.untilQuiet()
 		if c.m.state == Connected && c.m.old == nil && c.m.ahead == nil && c.reached == (Position{c.name(c.epoch), c.head}) {
 			return
 		}

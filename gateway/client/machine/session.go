@@ -78,7 +78,7 @@ func (m *Machine) Frame(now time.Time, n int, f *clientv1.ServerFrame) {
 	default: // published, history, presence; a type of a later version has no command
 		m.answer(l, f)
 	}
-	m.handOver(now)
+	m.tryEndMove(now)
 }
 
 func (m *Machine) connected(now time.Time, l *link, id uint32, c *clientv1.Connected) {

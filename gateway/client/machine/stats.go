@@ -25,7 +25,7 @@ type Stats struct {
 	MoveFailures  uint64 // attempts to move that failed or led to the same node
 	FallBacks     uint64 // the other edge was lost while taking over; the old one went on
 	TokenCalls    uint64 // questions to the token provider
-	Events        uint64 // handed over
+	Events        uint64 // delivered
 	Duplicates    uint64 // dropped: at or below the position
 	Gaps          uint64 // told
 }

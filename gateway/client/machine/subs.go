@@ -67,7 +67,7 @@ func (m *Machine) sendUnsubscribe(l *link, channel string) {
 }
 
 func (m *Machine) remove(s *Subscription) {
-	m.settled(s)
+	m.oldDone(s)
 	m.forget(&s.was)
 	m.forget(&s.at)
 	s.at.phase = over
@@ -291,7 +291,7 @@ func (m *Machine) unsubscribed(l *link, id uint32, f *clientv1.Unsubscribed) {
 	case st == nil || st.phase == idle || st.phase == asked:
 		return
 	case l == m.old: // the new connection says what becomes of it
-		m.settled(s)
+		m.oldDone(s)
 		m.forget(st)
 		m.pump(s)
 		return
