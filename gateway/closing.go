@@ -127,21 +127,6 @@ func (c *conn) deadlinePassed() {
 	}
 }
 
-// ping asks a silent client whether it is there (protocol level).
-func (c *conn) ping() {
-	c.pinged = true
-	c.push(wsframe.AppendFrame(nil, wsframe.Ping, nil))
-}
-
-// timedOut closes a conn that was silent for 2.5 ping intervals.
-func (c *conn) timedOut() {
-	if c.closing {
-		c.drop(reasonPing)
-		return
-	}
-	c.closeWith(wire.ClosePingTimeout, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "no frame in 2.5 ping intervals", reasonPing)
-}
-
 // expired closes a session whose token has run out.
 func (c *conn) expired() {
 	c.closeWith(wire.CloseCredentials, clientv1.ErrorCode_ERROR_CODE_EXPIRED, "the token has expired", reasonToken)

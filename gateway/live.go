@@ -74,19 +74,6 @@ func (s *subscription) deliver(f feed.Frame) {
 	s.pos = f.Offset
 }
 
-// fallBehind stops live delivery to s: when the conn's queue has drained it is
-// served from pos.
-func (s *subscription) fallBehind() {
-	if s.state == subBehind || s.state == subWaiting {
-		return
-	}
-	s.set(subBehind)
-	s.c.loop.edge.metrics.lagging.Inc()
-	if s.req == nil {
-		s.c.catchUp()
-	}
-}
-
 // channelGap says that events are lost for whoever lacks them.
 type channelGap struct{ feed.Gap }
 

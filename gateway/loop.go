@@ -16,11 +16,6 @@ import (
 	"github.com/spillway-io/spillway/gateway/leave"
 )
 
-// sweepInterval is the granularity of every timer of an idle conn: one walk over
-// a flat array of last-seen times costs 0.5 ns a conn, a timer each would double
-// the conn.
-const sweepInterval = time.Second
-
 // loop owns its conns, their send queues and its part of the channel table. One
 // goroutine runs it; everybody else posts to the inbox. It never blocks but in
 // Wait.
@@ -325,32 +320,6 @@ func (l *loop) leave(s *subscription) {
 // seconds is the coarse clock of sweeps: seconds since the edge was made.
 func (l *loop) seconds() uint32 { return l.edge.clock.seconds(l.now) }
 
-// sweep looks at every conn once a second: heartbeats, deadlines, stalls, expiry.
-func (l *loop) sweep() {
-	now := l.seconds()
-	interval := l.edge.settings().PingInterval
-	quiet := ceilSeconds(interval*3/2 + time.Second - 1)
-	dead := ceilSeconds(interval * 5 / 2)
-	for slot, c := range l.slots {
-		if c == nil {
-			continue
-		}
-		silent := now - l.seen[slot]
-		switch {
-		case c.deadline != 0 && now >= c.deadline:
-			c.deadlinePassed()
-		case silent >= dead:
-			c.timedOut()
-		case silent >= quiet && !c.pinged:
-			c.ping()
-		case c.stalled(now):
-			c.drop(reasonSlow)
-		case c.session != nil && !c.closing && c.session.over(l.now):
-			c.expired()
-		}
-	}
-}
-
 // shut closes everything; only the end of run calls it.
 func (l *loop) shut() {
 	for _, m := range l.inbox.Take() {
@@ -365,10 +334,6 @@ func (l *loop) shut() {
 		}
 	}
 	l.poller.Close()
-}
-
-func ceilSeconds(d time.Duration) uint32 {
-	return uint32((d + time.Second - 1) / time.Second)
 }
 
 // A loop is the Sink of the channel table and one of the door's loops: those methods run

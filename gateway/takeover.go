@@ -9,9 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillway-io/spillway/gateway/door"
-	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/proto/wire"
 )
 
 // Messenger is how edges tell all edges things (presence/nats.Messenger). Broadcast must
@@ -27,8 +25,6 @@ const (
 	takeoverBytes    = 24              // session 16, attempt 8, big endian
 	takeoversInBatch = 8_192           // 196 KB, under the bus's limit
 	takeoversPending = 40_000          // 960 KB; more than any edge welcomes in a second
-	supersededTime   = 30              // seconds that a left conn is given
-	supersededShare  = 8               // of MaxConns, for conns that this edge itself replaced
 	tieSeconds       = 2               // of a conn's life, after which it yields to an equal
 	rehearPause      = 1 * time.Second // after the bus refused to let us hear
 )
@@ -132,30 +128,6 @@ func (l *loop) uncount(c *conn) {
 		l.index.remove(l.slots, c)
 		l.edge.counts.session(c.session, -1)
 	}
-}
-
-// supersede leaves a conn to its client: it counts no more against capacity and
-// limits, and delivers on until the client closes it. here: for a conn of this
-// edge, which then has a socket more than it counts; of these only so many live on.
-func (l *loop) supersede(c *conn, here bool) {
-	if c.superseded || c.closed {
-		return
-	}
-	l.uncount(c)
-	e := l.edge
-	c.superseded = true
-	c.countOut(reasonSuperseded)
-	n := e.counts.supersede()
-	if c.deadline == 0 {
-		c.deadline = l.seconds() + supersededTime
-	}
-	if here && n > int64(max(e.settings().MaxConns/supersededShare, 1)) {
-		c.closeSuperseded()
-	}
-}
-
-func (c *conn) closeSuperseded() {
-	c.closeWith(wire.CloseSuperseded, clientv1.ErrorCode_ERROR_CODE_UNAVAILABLE, "this session goes on over another connection", reasonSuperseded)
 }
 
 // takenOver says that sessions were welcomed on another loop or edge.

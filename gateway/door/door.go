@@ -108,9 +108,6 @@ const (
 	acceptPause   = 100 * time.Millisecond
 )
 
-// Reserved descriptors let the door refuse when there are none left.
-const Reserved = 16
-
 // New makes the door of an edge; deps are the caller's to close until Run. Where the edge
 // ends TLS it measures what a handshake costs.
 func New(cfg Config, deps Deps, s settings.Hot) (*Door, error) {
@@ -237,19 +234,6 @@ func (d *Door) accept(now time.Time) {
 			d.knock(v, now)
 		}
 	}
-}
-
-// acceptFromReserve takes one client out of the backlog and resets it, so that the
-// listener does not stay ready for ever.
-func (d *Door) acceptFromReserve() {
-	d.metrics.refused(refusedDescriptors)
-	if d.deps.Reserve == nil || !d.deps.Reserve.Release() {
-		return
-	}
-	if sock, err := d.deps.Listener.Accept(); err == nil {
-		sock.Reset()
-	}
-	_ = d.deps.Reserve.Refill() // tried again the next time
 }
 
 func (d *Door) keep(v *visitor) bool {

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/spillway-io/spillway/gateway/admission"
 	"github.com/spillway-io/spillway/gateway/settings"
 	"github.com/spillway-io/spillway/presence"
@@ -52,18 +50,6 @@ func newGate(cfg *Config, deps *Deps, s settings.Hot, m *metrics) *Gate {
 		cfg.Log.Warn("memory allows fewer connections than limits.max_conns", "memory_allows", room, "max_conns", s.MaxConns)
 	}
 	return g
-}
-
-// descriptorRoom is how many conns the process may hold beside half-open sockets, the
-// reserve, and what else needs descriptors.
-func descriptorRoom(handshakes int) int {
-	const others = 128 // listeners, the bus, routers, files
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return math.MaxInt
-	}
-	most := int(min(limit.Cur, math.MaxInt32))
-	return max(most-min(handshakes, most/8)-Reserved-others, 1)
 }
 
 // memoryRoom is what the metric tells: no more than there could be.
