@@ -118,3 +118,26 @@ func TestCitedInvariantsAreDefined(t *testing.T) {
 		}
 	}
 }
+
+// A design that is longer than this is not read. Figures, and what was measured once, have
+// their place in FIGURES.md.
+func TestDesignsAreShort(t *testing.T) {
+	const most = 2_500
+	tr := readTree(t)
+	long := map[string]bool{"router/DESIGN.md": true} // to be written anew
+	for name := range tr.paths {
+		if path.Base(name) != "DESIGN.md" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(tr.root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch words := len(strings.Fields(string(text))); {
+		case words > most && !long[name]:
+			t.Errorf("%s has %d words, at most %d are read", name, words, most)
+		case words <= most && long[name]:
+			t.Errorf("%s is short by now: take it off the list here", name)
+		}
+	}
+}

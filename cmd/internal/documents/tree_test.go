@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 
@@ -37,11 +38,20 @@ type tree struct {
 	cited    map[string][]string        // files whose comments cite an invariant, by its number
 }
 
+// readTree reads all sources, once for all tests.
 func readTree(t *testing.T) *tree {
 	t.Helper()
-	root, err := filepath.Abs("../../..")
+	tr, err := read()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return tr
+}
+
+var read = sync.OnceValues(func() (*tree, error) {
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		return nil, err
 	}
 	tr := &tree{
 		root: root, paths: make(map[string]bool), literals: make(map[string]bool), tests: make(map[string][]string),
@@ -68,17 +78,17 @@ func readTree(t *testing.T) *tree {
 		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z-]*):`).FindAllSubmatch(makefile, -1) {
 		tr.targets[string(m[1])] = true
 	}
-	return tr
-}
+	return tr, nil
+})
 
 func (tr *tree) readGo(name string) error {
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(tr.root, name), nil, parser.SkipObjectResolution|parser.ParseComments)
