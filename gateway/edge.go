@@ -325,8 +325,7 @@ func (e *Edge) announce(ctx context.Context) {
 
 // queueLimits: a history reply of a whole frame fits behind a full queue of events.
 func queueLimits(events int) sendq.Limits {
-	l := sendq.DefaultLimits()
-	l.MaxBytes = events
+	l := sendq.DefaultLimits(events)
 	l.ReserveBytes = wire.MaxFrameBytes + 256<<10
 	l.ReserveItems = max(l.ReserveItems, 4096)
 	return l

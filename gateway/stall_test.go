@@ -11,7 +11,7 @@ import (
 // sweep of the same turn comes by: that is no stall.
 func TestAnEventAfterAQuietTimeIsNoStall(t *testing.T) {
 	cfg := Default()
-	l := &loop{edge: &Edge{cfg: cfg}, queues: sendq.NewPool(sendq.DefaultLimits())}
+	l := &loop{edge: &Edge{cfg: cfg}, queues: sendq.NewPool(sendq.DefaultLimits(256 << 10))}
 	long := uint32(cfg.WriteStall / time.Second)
 	for _, x := range []struct {
 		name     string

@@ -23,41 +23,26 @@
 // slow consumer, priorities, timeouts.
 package sendq
 
-import (
-	"errors"
-	"fmt"
-)
+import "github.com/spillway-io/spillway/schema"
 
 // Limits bound one queue.
 type Limits struct {
-	MaxBytes int // of frames; more refuses events
-	MaxItems int // frames; more refuses events
+	MaxBytes int `rule:"between 1 and 1,073,741,824"`                 // of frames; more refuses events
+	MaxItems int `default:"4,096" rule:"between 1 and 1,073,741,824"` // frames; more refuses events
 	// What Push may use on top, when events fill the queue.
-	ReserveBytes int
-	ReserveItems int
+	ReserveBytes int `default:"64 KiB" rule:"between 1 and 1,073,741,824"`
+	ReserveItems int `default:"256" rule:"between 1 and 1,073,741,824"`
 }
 
-// DefaultLimits allow 256 KiB of events, and 64 KiB of replies on top.
-func DefaultLimits() Limits {
-	return Limits{MaxBytes: 256 << 10, MaxItems: 4096, ReserveBytes: 64 << 10, ReserveItems: 256}
+// DefaultLimits allow so many bytes of events, and 64 KiB of replies on top.
+func DefaultLimits(maxBytes int) Limits {
+	l := schema.Default[Limits]()
+	l.MaxBytes = maxBytes
+	return l
 }
 
 // Validate reports every bad field at once.
-func (l Limits) Validate() error {
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"max_bytes", l.MaxBytes}, {"max_items", l.MaxItems},
-		{"reserve_bytes", l.ReserveBytes}, {"reserve_items", l.ReserveItems},
-	} {
-		if f.value <= 0 || f.value > 1<<30 {
-			errs = append(errs, fmt.Errorf("%s: %d: must be between 1 and 2^30", f.name, f.value))
-		}
-	}
-	return errors.Join(errs...)
-}
+func (l Limits) Validate() error { return schema.Validate(&l) }
 
 // Tag says whose event a frame is: the owner's words, never looked at here.
 type Tag struct {

@@ -93,7 +93,7 @@ func TestASharedFrameIsNeitherCopiedNorChanged(t *testing.T) {
 }
 
 func TestLargeFramesAreWrittenFromWhereTheyLie(t *testing.T) {
-	q := NewPool(DefaultLimits()).Queue()
+	q := NewPool(DefaultLimits(256 << 10)).Queue()
 	small, large := []byte("small"), bytes.Repeat([]byte("L"), 3000)
 	for _, f := range [][]byte{small, large, small, small} {
 		mustPush(t, q.Push(f))
@@ -265,7 +265,7 @@ type sink struct{ n int }
 func (s *sink) Write(p []byte) (int, error) { s.n += len(p); return len(p), nil }
 
 func TestPushAndFlushDoNotAllocate(t *testing.T) {
-	pool := NewPool(DefaultLimits())
+	pool := NewPool(DefaultLimits(256 << 10))
 	queues := make([]Queue, 100)
 	for i := range queues {
 		queues[i] = pool.Queue()
@@ -286,7 +286,7 @@ func TestPushAndFlushDoNotAllocate(t *testing.T) {
 }
 
 func TestValidateReportsEveryField(t *testing.T) {
-	if err := DefaultLimits().Validate(); err != nil {
+	if err := DefaultLimits(256 << 10).Validate(); err != nil {
 		t.Fatal(err)
 	}
 	err := Limits{MaxBytes: 1, ReserveItems: 1 << 31}.Validate()
@@ -301,7 +301,7 @@ func TestValidateReportsEveryField(t *testing.T) {
 func BenchmarkFlush(b *testing.B) {
 	for _, k := range []int{1, 4, 16} {
 		b.Run(fmt.Sprintf("messages=%d", k), func(b *testing.B) {
-			pool := NewPool(DefaultLimits())
+			pool := NewPool(DefaultLimits(256 << 10))
 			q := pool.Queue()
 			frame, scratch, s := make([]byte, 132), make([]byte, 0, 64<<10), new(sink)
 			b.ReportAllocs()
@@ -318,7 +318,7 @@ func BenchmarkFlush(b *testing.B) {
 
 // BenchmarkFanOut pushes one frame to 10,000 queues and flushes them all.
 func BenchmarkFanOut(b *testing.B) {
-	pool := NewPool(DefaultLimits())
+	pool := NewPool(DefaultLimits(256 << 10))
 	queues := make([]Queue, 10_000)
 	for i := range queues {
 		queues[i] = pool.Queue()
