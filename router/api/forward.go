@@ -120,8 +120,12 @@ func (s *Server) forward(ctx context.Context, groups map[string]*group, f *flow)
 
 // Forward brings publications that have been taken to another router, or has them
 // served here if that is known to be safe. It returns when each was finished or is
-// served here.
+// served here. to may be nil: the router has left.
 func (s *Server) Forward(ctx context.Context, to *presence.Member, pubs []*channel.Publication) {
+	if to == nil {
+		s.serveHere(ctx, pubs)
+		return
+	}
 	conn, err := s.peers.Conn(to)
 	if err != nil || s.peers.Down(to) {
 		s.serveHere(ctx, pubs)
