@@ -200,7 +200,7 @@ func (b *Backfill) land(f *flight, res channel.ReadResult) {
 	for i, q := range f.queries {
 		askers[i] = q.Asker
 	}
-	b.answer(&channel.ReadAnswer{Query: f.queries[0], Result: res, Askers: askers})
+	b.answer(&channel.ReadAnswer{Query: f.last(), Result: res, Askers: askers})
 }
 
 // learn takes how long a batch took, or how long it was given in vain; b.mu is held.

@@ -149,7 +149,7 @@ func (b *Backfill) renew(ctx context.Context, flights []*flight, results []answe
 	for i, f := range flights {
 		res := &results[i]
 		read := channel.Position{Epoch: res.Epoch, Offset: res.Head}
-		mark := &f.queries[0].Mark
+		mark := &f.last().Mark
 		seen := f.shown().Max(f.seen())
 		if res.err != nil || !mark.Here || !seen.Above(read) {
 			continue

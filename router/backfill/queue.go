@@ -30,6 +30,9 @@ func (f *flight) wanted(now time.Time, takes time.Duration) bool {
 	return false
 }
 
+// last is the newest question: what it knew of the channel is nearest to what was read.
+func (f *flight) last() *channel.ReadQuery { return f.queries[len(f.queries)-1] }
+
 func (f *flight) deadline() time.Time {
 	var last time.Time
 	for _, q := range f.queries {

@@ -41,6 +41,7 @@ type Mark struct {
 	Here    bool     // something of the channel is here
 	Claims  bool     // what an edge alone has seen may bring about a new epoch
 	Shown   Position // the highest that the store is known to have had
+	channel *Channel // it may be let go, and made anew, before the answer is there
 	version uint64
 	trust   views.Trust
 }
@@ -60,7 +61,7 @@ type ReadResult struct {
 
 // ReadAnswer is what the store said to all questions that share a read.
 type ReadAnswer struct {
-	Query  *ReadQuery // the first of them
+	Query  *ReadQuery // the newest of them
 	Result ReadResult
 	Askers []Asker
 }
@@ -80,7 +81,7 @@ const claimEvery = time.Minute
 
 // query asks the store for a question.
 func (c *Channel) query(s *Step, key ReadKey, seen Position, deadline time.Time, gone func() bool, a Asker) {
-	m := Mark{Shown: c.shown, Here: !c.foreign, version: c.version, trust: s.Look.Trust()}
+	m := Mark{Shown: c.shown, Here: !c.foreign, channel: c, version: c.version, trust: s.Look.Trust()}
 	if owner, _ := s.Look.Owner(c.name); !c.foreign && owner == s.Look.Self() && c.rules.numberedBy == byRow {
 		m.Kept = true
 		m.Claims = c.claimed.IsZero() || s.Now.Sub(c.claimed) >= claimEvery
@@ -105,7 +106,7 @@ func (c *Channel) keep(s *Step, key ReadKey, m Mark, res *ReadResult) {
 	if res.Claimed {
 		c.claimed = s.Now
 	}
-	if !m.Kept {
+	if !m.Kept || m.channel != c {
 		if c.rules.numberedBy == byRow && c.known && c.epoch < res.Epoch {
 			c.forget()
 		}
