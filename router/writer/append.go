@@ -126,7 +126,7 @@ func (k *work) raceLost(pubs []*channel.Publication) {
 // is compared with it first.
 func (w *Writer) unknown(p *piece, run *history.Run) {
 	p.lost = true
-	full := len(p.Unknown)-len(p.Over) >= channel.MaxUnknown
+	full := len(p.Parts) == 0 && len(p.Unknown)-len(p.Over) >= channel.MaxUnknown
 	attempt := &channel.UnknownRun{Run: *run, Pubs: p.pubs}
 	for _, pub := range channel.Expand(p.pubs) {
 		pub.Uncertain = true
