@@ -131,9 +131,12 @@ func (h *Handover) Leave(ctx context.Context) {
 	h.failed.Store(false)
 	began := time.Now()
 	h.Channels.Viewed()
-	for !h.failed.Load() && pause(ctx, 5*time.Millisecond) {
+	for pause(ctx, 5*time.Millisecond) {
 		if h.Channels.Offered() > 0 {
 			continue
+		}
+		if h.failed.Load() { // all are given that can be
+			break
 		}
 		h.Channels.Viewed() // what was busy, or came back
 		// Past the grace nothing more is served here: what is left was busy all the time.
