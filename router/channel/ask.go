@@ -61,7 +61,9 @@ func (q *Question) ask(c *Channel, s *Step) {
 		c.begin(s, claim(q.Ask.SeenEpoch, 0).Epoch)
 		s.Out.Count(AsksFromTail, 1)
 		q.Reply(q.fromMemory(c))
-	case c.rules.numberedBy == byMemory || turn == Pass && c.own.state == ownGiven && s.Now.Sub(c.own.gone) < movedFor:
+	case c.rules.numberedBy == byMemory:
+		q.away(s, MovingRetry, isMoving)
+	case turn == Pass && c.own.state == ownGiven && s.Now.Sub(c.own.gone) < movedFor:
 		q.away(s, movedRetry, isMoving)
 	default:
 		q.look(c, s)

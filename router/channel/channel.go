@@ -163,7 +163,7 @@ type Channel struct {
 	own     ownership
 	offered bool      // is listed to be handed over
 	asked   request   // for the channel, the last one
-	moving  bool      // was given, and the receiver has not answered: nothing is taken
+	moving  *Handed   // was given as this, and the receiver has not answered: nothing is taken; nil: is not
 	since   time.Time // moving: since when
 	held    time.Time // until then no run is taken, since it was found busy when it was to be given; zero: it was not
 	waiting []waiter  // questions that wait for a hand-over
@@ -196,7 +196,7 @@ func (c *Channel) Namespace() *namespace.Namespace { return c.ns }
 
 // Busy says that something under way refers to the channel, so that it must stay.
 func (c *Channel) Busy() bool {
-	return c.running || len(c.pending) > 0 || len(c.unknown) > 0 || c.offered || c.moving || len(c.waiting) > 0
+	return c.running || len(c.pending) > 0 || len(c.unknown) > 0 || c.offered || c.moving != nil || len(c.waiting) > 0
 }
 
 // Volatile says that what is known of the channel is nowhere else: letting it go ends
@@ -266,9 +266,15 @@ func (c *Channel) turn(s *Step) Turn {
 	v := c.sight(s)
 	before := c.own.state
 	turn := c.own.use(&v, s.Now, s.Config.HandoverWait, s.Config.HandoverGrace)
-	if c.own.state == ownAwaiting && before != ownAwaiting {
+	switch awaits := c.own.state == ownAwaiting; {
+	case awaits && before != ownAwaiting:
 		s.Out.Seek()
 		s.Out.Watch()
+	case !awaits && before == ownAwaiting:
+		if !s.Now.Before(c.own.until) {
+			s.Out.Count(HandoversLate, 1)
+		}
+		c.release(s)
 	}
 	return turn
 }

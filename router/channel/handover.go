@@ -25,11 +25,16 @@ type request struct {
 	revision uint64
 }
 
-// wanted is whom the channel is to be handed to; "": nobody.
+// wanted is whom the channel is to be handed to; "": nobody. What waited for a hand-over
+// goes on if the channel is another's now.
 func (c *Channel) wanted(s *Step) string {
 	v := c.sight(s)
+	before := c.own.state
 	due := c.own.due(&v)
-	if c.asked.revision > v.revision {
+	if before == ownAwaiting && c.own.state != ownAwaiting {
+		c.release(s)
+	}
+	if c.asked.revision > max(v.revision, c.own.revision) {
 		due = c.asked.by // it knows more than we do
 	}
 	if c.own.state != ownHeld && c.own.state != ownLeaving {
@@ -43,11 +48,8 @@ func (c *Channel) Viewed(s *Step) {
 	if c.own.state == ownNone || c.own.state == ownGiven {
 		return
 	}
-	awaited := c.own.state == ownAwaiting
 	if to := c.wanted(s); to != "" {
 		c.offer(s, to, false)
-	} else if awaited && c.own.state != ownAwaiting {
-		c.release(s)
 	}
 }
 
@@ -73,7 +75,10 @@ func (c *Channel) Give(s *Step, to string) *Handed {
 		return nil
 	case c.running:
 		// Its run may be the last here; what follows waits, but not for long.
-		c.held = s.Now.Add(s.Config.HandoverWait / 2)
+		c.offered = true
+		if c.held.IsZero() {
+			c.held = s.Now.Add(s.Config.HandoverWait / 2)
+		}
 		s.Out.Watch()
 		return nil
 	case len(c.unknown) > 0:
@@ -95,7 +100,7 @@ func (c *Channel) Give(s *Step, to string) *Handed {
 	h := c.pack(s, revision)
 	h.Meta.Moves = c.own.give(to, revision, standing{Position: Position{c.epoch, c.head}, stored: h.Meta.Stored}, s.Now).moves
 	c.offered, c.held = false, time.Time{}
-	c.moving, c.since = true, s.Now // until the receiver has answered
+	c.moving, c.since = h, s.Now // until the receiver has answered
 	s.Out.Watch()
 	c.forget()
 	c.keys = nil
@@ -126,14 +131,29 @@ func (c *Channel) pack(s *Step, revision uint64) *Handed {
 }
 
 // Given ends the moving of a channel: the receiver has it, or nobody knows whether it has.
-func (c *Channel) Given(s *Step) {
-	c.moving = false
+// It may have come back and be given once more: then the later one counts.
+func (c *Channel) Given(s *Step, h *Handed) {
+	if c.moving != h {
+		return
+	}
+	c.moving = nil
+	c.seek(s)
 	c.release(s)
+}
+
+// seek asks the others for a channel that came to be waited for while it was moving: what
+// they said until now may be of before it reached them.
+func (c *Channel) seek(s *Step) {
+	if c.own.state == ownAwaiting {
+		s.Out.Seek()
+	}
 }
 
 // Returned puts a channel back that the receiver certainly did not take.
 func (c *Channel) Returned(s *Step, h *Handed) {
-	c.moving = false
+	if c.moving == h {
+		c.moving = nil
+	}
 	h.Meta.Moves++
 	h.Revision = 0 // what the views say counts from now on
 	c.take(s, h)
@@ -141,6 +161,7 @@ func (c *Channel) Returned(s *Step, h *Handed) {
 	if c.own.due(&v) != "" {
 		c.own.lost = s.Now // it is served here until another can take it
 	}
+	c.seek(s)
 	c.release(s)
 }
 
@@ -231,7 +252,7 @@ func (c *Channel) Asked(s *Step, by string, revision uint64) gatewayv1.Taking {
 		return gatewayv1.Taking_TAKING_LATER // it sees less than we do: it will see
 	}
 	switch {
-	case c.moving && c.own.state == ownGiven:
+	case c.moving != nil && c.own.state != ownHeld && c.own.state != ownLeaving:
 		return gatewayv1.Taking_TAKING_LATER
 	case v.known && c.own.holds():
 		if revision > c.asked.revision {
@@ -251,9 +272,10 @@ func (c *Channel) Asked(s *Step, by string, revision uint64) gatewayv1.Taking {
 	return gatewayv1.Taking_TAKING_NOTHING
 }
 
-// Nobody ends the waiting for a hand-over: no other router has the channel.
+// Nobody ends the waiting for a hand-over: no other router has the channel. While it is
+// moving, nobody can say so.
 func (c *Channel) Nobody(s *Step) {
-	if c.own.state != ownAwaiting {
+	if !c.Awaiting() {
 		return
 	}
 	s.Out.Count(HandoversNobody, 1)
@@ -263,10 +285,11 @@ func (c *Channel) Nobody(s *Step) {
 }
 
 // HandingOver says that the channel waits to be handed over, or is on its way.
-func (c *Channel) HandingOver() bool { return c.offered || c.moving }
+func (c *Channel) HandingOver() bool { return c.offered || c.moving != nil }
 
-// Awaiting says that the channel waits to be handed over to this router.
-func (c *Channel) Awaiting() bool { return c.own.state == ownAwaiting }
+// Awaiting says that the channel waits to be handed over to this router, and that the
+// others can be asked for it: this router's own hand-over of it has ended.
+func (c *Channel) Awaiting() bool { return c.own.state == ownAwaiting && c.moving == nil }
 
 // release lets go on what waited for a hand-over, here or away.
 func (c *Channel) release(s *Step) {
@@ -281,28 +304,30 @@ func (c *Channel) release(s *Step) {
 // Tick ends what has lasted too long; false: nothing is left to be watched.
 func (c *Channel) Tick(s *Step) bool {
 	if c.own.state == ownAwaiting && !s.Now.Before(c.own.until) {
-		s.Out.Count(HandoversLate, 1)
-		c.release(s) // it begins anew, or is loaded
-		if c.own.state == ownAwaiting && !s.Now.Before(c.own.until) {
-			c.turn(s) // nobody waits: the state moves on all the same
-		}
+		c.turn(s) // it begins anew, or is loaded
 	}
 	if c.turnsAway(s) {
 		c.turnAway(s)
 	}
-	if !c.held.IsZero() && !s.Now.Before(c.held) && !c.running {
+	switch {
+	case c.held.IsZero() || s.Now.Before(c.held):
+	case !c.running:
 		c.stay(s) // its giver is busy with something else
 		if to := c.wanted(s); to != "" {
 			c.offer(s, to, false)
 		}
+	case !s.Now.Before(c.held.Add(s.Config.HandoverGrace - s.Config.HandoverWait/2)):
+		// The store does not answer. It stays here, and its next owner loads it.
+		s.Out.Count(HandoversBusy, 1)
+		c.stay(s)
 	}
-	return c.own.state == ownAwaiting || c.moving || !c.held.IsZero()
+	return c.own.state == ownAwaiting || c.moving != nil || !c.held.IsZero()
 }
 
 // turnsAway says that the receiver has not answered for so long that publishers are told
 // to come again.
 func (c *Channel) turnsAway(s *Step) bool {
-	return c.moving && s.Now.Sub(c.since) >= s.Config.HandoverWait/2
+	return c.moving != nil && s.Now.Sub(c.since) >= s.Config.HandoverWait/2
 }
 
 // turnAway tells publishers to come again; nothing of theirs was begun here.

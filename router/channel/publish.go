@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"slices"
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
@@ -105,7 +106,7 @@ func Refuse(out Effects, p *Publication) {
 
 // ready lists the channel if a run may be taken.
 func (c *Channel) ready(s *Step) {
-	if len(c.pending) > 0 && !c.running && !c.moving && !s.Now.Before(c.held) {
+	if len(c.pending) > 0 && !c.running && c.moving == nil && !s.Now.Before(c.held) {
 		s.Out.Ready()
 	}
 }
@@ -113,7 +114,7 @@ func (c *Channel) ready(s *Step) {
 // Take makes a run of the oldest publications whose callers still wait. nil: there is
 // nothing for the writer, since it is not our turn, or memory has numbered it.
 func (c *Channel) Take(s *Step, events int, bytes int64) *Run {
-	if len(c.pending) == 0 || c.running || c.moving || s.Now.Before(c.held) {
+	if len(c.pending) == 0 || c.running || c.moving != nil || s.Now.Before(c.held) {
 		return nil
 	}
 	turn := c.turn(s)
@@ -171,18 +172,22 @@ func (c *Channel) collect(s *Step, events int, bytes int64) (pubs []*Publication
 }
 
 // pass sends on what the owner of the channel may number; it returns what must be served
-// here: what its owner cannot be reached for, what has been passed on too often, and
-// what may be in the store already, since only this router can find that out.
+// here: what its owner cannot be reached for, and what has been passed on too often. If
+// one may be in the store already, only this router can find that out, and what stands
+// behind it stays with it.
 func (c *Channel) pass(s *Step, pubs []*Publication) (here []*Publication) {
 	v := c.sight(s)
 	owner := c.own.owner(&v)
 	if owner == "" || owner == v.self {
 		return pubs
 	}
+	if slices.ContainsFunc(pubs, func(p *Publication) bool { return p.Uncertain }) {
+		return pubs
+	}
 	here = pubs[:0]
 	var passed []*Publication
 	for _, p := range pubs {
-		if p.Here || p.Uncertain || p.Hops >= MaxHops {
+		if p.Here || p.Hops >= MaxHops {
 			here = append(here, p)
 		} else {
 			passed = append(passed, p)

@@ -60,10 +60,8 @@ func (t *Table) Asked(by string, revision uint64, names []string) []gatewayv1.Ta
 	for s, part := range t.split(names) {
 		t.do(s, func() {
 			for _, name := range part {
-				answers[name] = gatewayv1.Taking_TAKING_NOTHING
-				if e := s.channels[name]; e != nil {
-					s.on(e, func(e *entry) { answers[name] = e.Asked(&s.step, by, revision) })
-				}
+				// Who asks for what is not here may see less than we do.
+				s.on(s.known(name, &namespace.Namespace{}), func(e *entry) { answers[name] = e.Asked(&s.step, by, revision) })
 			}
 		})
 	}

@@ -315,7 +315,7 @@ func (s *shard) handed(h *channel.Handed, back bool) {
 		if back {
 			e.Returned(&s.step, h)
 		} else {
-			e.Given(&s.step)
+			e.Given(&s.step, h)
 		}
 	})
 }
