@@ -180,6 +180,7 @@ func (p *pair) router(in *infra.Infra) {
 	p.t.Cleanup(func() { conn.Close() })
 	p.admin, p.publisher = routerv1.NewAdminServiceClient(conn), routerv1.NewPublisherServiceClient(conn)
 	eventually(p.t, "the router is ready", n.Ready)
+	eventually(p.t, "the router sees both edges", func() bool { return len(n.Members().Edges()) == 2 })
 }
 
 // call bounds one call of an operator.
