@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	sdk "github.com/spillway-io/spillway/gateway/client"
@@ -91,15 +89,6 @@ func TestIdleTLSConnsHaveNoGoroutine(t *testing.T) {
 func handshaking() int {
 	stacks := make([]byte, 1<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("tlsconn.(*Handshake).run"))
-}
-
-func gaugeOf(t *testing.T, g prometheus.Gauge) float64 {
-	t.Helper()
-	var m dto.Metric
-	if err := g.Write(&m); err != nil {
-		t.Fatal(err)
-	}
-	return m.GetGauge().GetValue()
 }
 
 // secureConn does a handshake with an edge.
