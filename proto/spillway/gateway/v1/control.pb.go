@@ -32,7 +32,7 @@ const (
 	OperationKind_OPERATION_KIND_DRAIN OperationKind = 1
 	// All edges of a region hand their clients to other regions; the edges stay.
 	OperationKind_OPERATION_KIND_EVACUATE OperationKind = 2
-	// An overfull edge hands over its surplus.
+	// An overfull edge moves its surplus.
 	OperationKind_OPERATION_KIND_REBALANCE OperationKind = 3
 )
 
