@@ -37,7 +37,7 @@ type call struct {
 }
 
 // call runs f off the loop, after the calls before it, and sends what it returns.
-func (c *conn) call(id uint32, f func(context.Context) *clientv1.ServerFrame) {
+func (c commands) call(id uint32, f func(context.Context) *clientv1.ServerFrame) {
 	if c.calls == nil {
 		c.calls = new(calls)
 	}
@@ -49,7 +49,7 @@ func (c *conn) call(id uint32, f func(context.Context) *clientv1.ServerFrame) {
 	c.nextCall()
 }
 
-func (c *conn) nextCall() {
+func (c commands) nextCall() {
 	if c.calls == nil || c.calls.busy || len(c.calls.waiting) == 0 || c.out.Bytes() > c.loop.edge.cfg.SendQueueBytes {
 		return
 	}
@@ -88,7 +88,7 @@ func (m *callReply) apply(l *loop) {
 	}
 	c.calls.busy = false
 	c.send(m.frame)
-	c.nextCall()
+	commands{c}.nextCall()
 }
 
 func unavailableFrame(text string) *clientv1.ServerFrame {
@@ -99,7 +99,7 @@ func unavailableFrame(text string) *clientv1.ServerFrame {
 }
 
 // publish sends a client's event to the owner of its channel.
-func (c *conn) publish(id uint32, m *clientv1.Publish) {
+func (c commands) publish(id uint32, m *clientv1.Publish) {
 	claims := c.session.claims
 	sub := &gatewayv1.Submission{
 		Channel: m.Channel, Data: m.Data, Binary: m.Binary, Meta: wire.MetaJSON(m.Meta), Key: m.Key,
@@ -127,7 +127,7 @@ func (c *conn) publish(id uint32, m *clientv1.Publish) {
 const maxHistoryLimit = 1000
 
 // history reads what was published.
-func (c *conn) history(id uint32, m *clientv1.History) {
+func (c commands) history(id uint32, m *clientv1.History) {
 	if !c.session.claims.Allows(m.Channel, auth.History) {
 		c.fail(id, c.lacking(), "the token gives no right to this channel's history")
 		return

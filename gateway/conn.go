@@ -99,7 +99,7 @@ func (c *conn) feed(b []byte) {
 		case wsframe.None:
 			return
 		case wsframe.Text:
-			c.message(m.Data)
+			commands{c}.message(m.Data)
 		case wsframe.Binary:
 			c.closeRaw(wire.CloseUnsupported, "this subprotocol is text", reasonProtocol)
 		case wsframe.Ping:
@@ -182,7 +182,7 @@ func (c *conn) flush() {
 	}
 	c.drained()
 	c.catchUp()
-	c.nextCall()
+	commands{c}.nextCall()
 }
 
 // subscription finds the conn's subscription of a channel.

@@ -81,10 +81,10 @@ func (c *leavingConn) Kind() leave.Kind {
 func (c *leavingConn) Hint(h leave.Hint) bool {
 	conn, ticket := (*conn)(c), ""
 	if h.Granted {
-		ticket = conn.movedTicket(h.Operation, h.Target, h.From, h.Until)
+		ticket = commands{conn}.movedTicket(h.Operation, h.Target, h.From, h.Until)
 	}
 	if ticket == "" {
-		ticket = conn.resumeTicket()
+		ticket = commands{conn}.resumeTicket()
 	}
 	conn.send(&clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{
 		Reason: h.Reason, AfterMs: uint32(h.After.Milliseconds()), DeadlineMs: uint32(h.Deadline.Milliseconds()), Url: h.URL, Ticket: ticket,

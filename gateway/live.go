@@ -245,7 +245,7 @@ func (s *subscription) pieceError(p *feed.Piece) *clientv1.Error {
 	e := &clientv1.Error{Message: p.Message}
 	switch p.Status {
 	case feed.Forbidden:
-		e.Code = s.c.lacking()
+		e.Code = commands{s.c}.lacking()
 	case feed.NotFound:
 		e.Code = clientv1.ErrorCode_ERROR_CODE_NOT_FOUND
 	default:

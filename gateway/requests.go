@@ -61,7 +61,7 @@ func (r *request) answer() {
 		}
 	}
 	if r.connect {
-		r.c.sendConnected(r.id, r.entries)
+		commands{r.c}.sendConnected(r.id, r.entries)
 	} else {
 		r.c.send(&clientv1.ServerFrame{Id: r.id, Frame: &clientv1.ServerFrame_Subscribed{
 			Subscribed: &clientv1.Subscribed{Subscriptions: r.entries, Single: r.single},

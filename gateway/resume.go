@@ -25,7 +25,7 @@ func fresh(claims *auth.Claims) identity { return identity{claims: claims} }
 // byTicket looks for an identity in the tickets a client brought: the one in its
 // connect frame, and the one that the door opened. errNoCredential: there is none.
 // It costs under a microsecond and asks nobody.
-func (c *conn) byTicket(text string) (identity, error) {
+func (c commands) byTicket(text string) (identity, error) {
 	opened := c.offered
 	c.offered = nil
 	err := error(errNoCredential)
@@ -64,7 +64,7 @@ const retryTicket = 30 * time.Second
 
 // resumeTicket mints a ticket for the session and notes when the next one is due.
 // "": there is none to be had.
-func (c *conn) resumeTicket() string {
+func (c commands) resumeTicket() string {
 	text, err := c.mint(ticket.Ticket{Kind: ticket.Resume})
 	now, s := c.loop.now, c.session
 	switch {
@@ -79,7 +79,7 @@ func (c *conn) resumeTicket() string {
 }
 
 // renewedTicket is a fresh ticket when the last one is past half of its life.
-func (c *conn) renewedTicket() string {
+func (c commands) renewedTicket() string {
 	if c.session.renewAt == 0 || c.loop.seconds() < c.session.renewAt || c.superseded {
 		return ""
 	}
@@ -87,21 +87,21 @@ func (c *conn) renewedTicket() string {
 }
 
 // mint seals t with the session and the rights of c.
-func (c *conn) mint(t ticket.Ticket) (string, error) {
+func (c commands) mint(t ticket.Ticket) (string, error) {
 	t.HasSession, t.Session = true, c.session.id
 	return c.loop.edge.credentials.Seal(t, c.session.claims, c.loop.now)
 }
 
 // movedTicket is for a client that is told to come to target (member id, or "") in
 // its slot. "": none can be minted; the client then comes with the one it has.
-func (c *conn) movedTicket(operation, target string, from, until time.Time) string {
+func (c commands) movedTicket(operation, target string, from, until time.Time) string {
 	text, _ := c.mint(ticket.Ticket{Kind: ticket.Moved, Operation: operation, Target: target, SlotFrom: from, SlotUntil: until})
 	return text
 }
 
 // lacking is what a client hears whose rights do not name a channel: with a ticket
 // from which rights were left out it may have them all the same.
-func (c *conn) lacking() clientv1.ErrorCode {
+func (c commands) lacking() clientv1.ErrorCode {
 	if c.session.claims.Partial {
 		return clientv1.ErrorCode_ERROR_CODE_UNAUTHORIZED
 	}

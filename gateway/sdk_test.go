@@ -151,7 +151,7 @@ func (r *resuming) sendTo(addr, target string) {
 		now := time.Now()
 		c.send(&clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Reconnect{Reconnect: &clientv1.Reconnect{
 			Reason: "drain", DeadlineMs: 10_000, Url: "ws://" + addr + "/v1/ws",
-			Ticket: c.movedTicket("test", target, now, now.Add(5*time.Second)),
+			Ticket: commands{c}.movedTicket("test", target, now, now.Add(5*time.Second)),
 		}}})
 	})
 }
