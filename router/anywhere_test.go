@@ -56,7 +56,7 @@ func stretches(n *node) []*stretch {
 	for _, s := range all {
 		s.epoch = n.fill(s.name, int(s.head))
 	}
-	if err := n.trimAll(testContext(n.t)); err != nil {
+	if err := n.retention.Round(testContext(n.t)); err != nil {
 		n.t.Fatal(err)
 	}
 	return all

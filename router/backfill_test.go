@@ -57,8 +57,8 @@ func TestReadsInTheStoreAreCapped(t *testing.T) {
 			t.Fatalf("answer %v", a)
 		}
 	}
-	if peak.Load() != 3 || n.reads.peak.Load() != 3 {
-		t.Errorf("%d reads at once, told as %d, the cap is 3", peak.Load(), n.reads.peak.Load())
+	if peak.Load() != 3 || n.counter("spillway_router_peak_store_reads") != 3 {
+		t.Errorf("%d reads at once, told as %v, the cap is 3", peak.Load(), n.counter("spillway_router_peak_store_reads"))
 	}
 }
 
@@ -93,7 +93,7 @@ func TestQuestionsDuringAReadShareTheNextOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all wait", func() bool { return n.reads.depth() == many })
+	eventually(t, "all wait", func() bool { return n.backfill.Depth() == many })
 	if s := started.Load(); s != 1 {
 		t.Errorf("%d reads of one range are in the store", s)
 	}
@@ -135,7 +135,7 @@ func TestBackfillFromADatabase(t *testing.T) {
 // the head.
 func (n *node) anyPosition(t *testing.T) {
 	epoch := n.fill("short:a", 10)
-	if err := n.trimAll(testContext(t)); err != nil {
+	if err := n.retention.Round(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	e := n.sync()
@@ -237,7 +237,7 @@ func TestNothingIsReadForWhoHasLeft(t *testing.T) {
 		_, err := n.hist.ReadHistory(ctx, &routerv1.ReadHistoryRequest{Channel: fmt.Sprint("chat:", channels-1)})
 		hungUp <- err
 	}()
-	eventually(t, "all wait", func() bool { return n.reads.depth() == channels })
+	eventually(t, "all wait", func() bool { return n.backfill.Depth() == channels })
 	leave()
 	<-hungUp
 	eventually(t, "the router has heard that the edge is gone", func() bool { return n.api.Edges() == 1 })
@@ -245,7 +245,7 @@ func TestNothingIsReadForWhoHasLeft(t *testing.T) {
 	if a := <-answered; a.Status != gatewayv1.Status_STATUS_OK {
 		t.Errorf("who stays: %v", a)
 	}
-	eventually(t, "nobody waits", func() bool { return n.reads.depth() == 0 })
+	eventually(t, "nobody waits", func() bool { return n.backfill.Depth() == 0 })
 	if got := reads.Load(); got != 1 {
 		t.Errorf("%d reads of the store, 1 for who stayed", got)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -52,8 +53,7 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 func benchmarkPublish(b *testing.B, store history.Store, namespace string) {
-	n := start(b, store, func(c *Config) { c.CacheBytes = 64 << 20 })
-	n.fan.bus = silentBus{}
+	n := startWith(b, store, func(c *Config) { c.CacheBytes = 64 << 20 }, func(d *Deps) { d.Bus = silentBus{} })
 	names := make([]string, 1000)
 	for i := range names {
 		names[i] = fmt.Sprintf("%s:%d", namespace, i)
@@ -63,7 +63,7 @@ func benchmarkPublish(b *testing.B, store history.Store, namespace string) {
 		data[i] = '1'
 	}
 	const batch = 100
-	engine := channels{n.Router}
+	engine := n.table
 	b.ReportAllocs()
 	b.SetParallelism(16 / runtime.GOMAXPROCS(0))
 	b.ResetTimer()
@@ -102,8 +102,7 @@ func benchmarkPublish(b *testing.B, store history.Store, namespace string) {
 
 // BenchmarkPublishStream is the same through gRPC on loopback, client included.
 func BenchmarkPublishStream(b *testing.B) {
-	n := start(b, nil, func(c *Config) { c.CacheBytes = 64 << 20 })
-	n.fan.bus = silentBus{}
+	n := startWith(b, nil, func(c *Config) { c.CacheBytes = 64 << 20 }, func(d *Deps) { d.Bus = silentBus{} })
 	data := fmt.Sprintf(`"%0126d"`, 1)
 	const batch = 100
 	request := &routerv1.PublishStreamRequest{}
@@ -142,22 +141,33 @@ func BenchmarkAskFromTail(b *testing.B) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- r.sequencer.run(ctx, &r.sequencer.committed, r.sequencer.commit) }() // waited for below
+	go func() { ended <- r.table.Run(ctx) }()  // waited for below
+	go func() { ended <- r.writer.Run(ctx) }() // the same
 	for range 10 {
 		if res := r.publishForTest(attempt{channel: "chat:a", data: "1"}); res.Code != codes.OK {
 			b.Fatal(res)
 		}
 	}
-	cancel()
-	<-ended
+	defer func() {
+		cancel()
+		<-ended
+		<-ended
+	}()
 	ask := position("chat:a", 1, 5)
 	b.ReportAllocs()
 	b.ResetTimer()
+	answered := make(chan struct{}, 1)
+	var left atomic.Int64
+	left.Store(int64(b.N))
 	for range b.N {
 		r.askForTest(ask, func() bool { return false }, func(a *gatewayv1.Answer) {
 			if len(a.Events) != 5 {
-				b.Fatal(a)
+				b.Error(a)
+			}
+			if left.Add(-1) == 0 {
+				answered <- struct{}{}
 			}
 		})
 	}
+	<-answered
 }

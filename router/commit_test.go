@@ -7,6 +7,7 @@ import (
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 )
@@ -22,17 +23,14 @@ func TestSuspectsGoWithThoseWhoWait(t *testing.T) {
 			t.Error("acked")
 		}
 	}
-	eventually(t, "nothing waits", func() bool { return n.sequencer.events.Load() == 0 })
+	eventually(t, "nothing waits", func() bool { return waiting(n.Router) == 0 })
 	busy := func() (all int) {
-		for i := range n.table.shards {
-			s := &n.table.shards[i]
-			s.mu.Lock()
-			for _, ch := range s.channels {
-				if ch.busyLocked() || len(ch.suspects) > 0 {
+		for i := range 3 {
+			n.table.With(fmt.Sprintf("chat:%d", i), func(c *machine.Channel, _ *machine.Step) {
+				if c.Busy() || c.State().Unknown > 0 {
 					all++
 				}
-			}
-			s.mu.Unlock()
+			})
 		}
 		return all
 	}

@@ -9,8 +9,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillway-io/spillway/router/api"
+	"github.com/spillway-io/spillway/router/backfill"
+	"github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/handover"
 	"github.com/spillway-io/spillway/router/namespace"
 	"github.com/spillway-io/spillway/router/operations"
+	"github.com/spillway-io/spillway/router/retention"
+	"github.com/spillway-io/spillway/router/table"
+	"github.com/spillway-io/spillway/router/views"
+	"github.com/spillway-io/spillway/router/writer"
 	"github.com/spillway-io/spillway/schema"
 )
 
@@ -25,9 +32,10 @@ type Config struct {
 	// OpenNamespaces lets every name work, open to every client (dev only).
 	OpenNamespaces bool
 
-	RetryFor     time.Duration `default:"1s" rule:"above 0s"` // a publish younger than this is tried again when the store fails
-	StoreTimeout time.Duration `default:"3s" rule:"above 0s"` // longest one write to the store may take
-	StopTimeout  time.Duration `default:"5s" rule:"above 0s"` // longest a stop waits for calls
+	RetryFor     time.Duration `default:"1s" rule:"above 0s"`   // a publish younger than this is tried again when the store fails
+	RetryWait    time.Duration `default:"50ms" rule:"above 0s"` // after the first failure of the store; it doubles up to twenty times
+	StoreTimeout time.Duration `default:"3s" rule:"above 0s"`   // longest one write to the store may take
+	StopTimeout  time.Duration `default:"5s" rule:"above 0s"`   // longest a stop waits for calls
 
 	Committers  int   `default:"1" rule:"above 0"`       // concurrent commits: 1 for SQLite, 2 for PostgreSQL
 	BatchEvents int   `default:"512" rule:"above 0"`     // most events of one commit
@@ -111,4 +119,45 @@ func (c *Config) operations() operations.Config {
 	o.ID, o.Now, o.Log, o.Registry = c.ID, c.Now, c.Log, c.Registry
 	o.HooksBefore = c.API.CallDeadline * 2 / 3
 	return o
+}
+func (c *Config) views() views.Config {
+	return views.Config{Self: c.ID, Recheck: c.OwnerRecheck, PauseLimit: c.PauseLimit, Window: c.HandoverWindow}
+}
+
+func (c *Config) table() table.Config {
+	return table.Config{
+		Channel: channel.Config{
+			Router: c.ID, QueueBytes: c.QueueBytes / 4, TailAge: c.TailAge, TailEvents: c.TailEvents, TailBytes: c.CacheBytes / 4,
+			HandoverWait: c.HandoverWait, HandoverGrace: c.HandoverGrace, KeepEvery: c.ForgetAfter / retention.UsesNoted, RetrySpread: c.API.RetrySpread,
+		},
+		QueueEvents: c.QueueEvents, QueueBytes: c.QueueBytes, CacheBytes: c.CacheBytes, QuietAfter: c.QuietAfter, RepeatsPerSec: c.RepeatsPerSec,
+		Now: c.Now, Registry: c.Registry,
+	}
+}
+
+func (c *Config) writer() writer.Config {
+	return writer.Config{
+		Committers: c.Committers, BatchEvents: c.BatchEvents, BatchBytes: c.BatchBytes, StoreTimeout: c.StoreTimeout,
+		RetryFor: c.RetryFor, RetryWait: c.RetryWait, Now: c.Now, Registry: c.Registry,
+	}
+}
+
+func (c *Config) backfill() backfill.Config {
+	return backfill.Config{
+		Reads: c.Reads, Window: c.ReadWindow, Pace: c.ReadPace, Ranges: c.ReadRanges, Bytes: c.ReadBytes, Queue: c.ReadQueue,
+		Deadline: c.API.ReadDeadline, Registry: c.Registry,
+	}
+}
+
+func (c *Config) handover() handover.Config {
+	return handover.Config{
+		ID: c.ID, Wait: c.HandoverWait, Grace: c.HandoverGrace, Timeout: c.HandoverTimeout, PassDeadline: c.API.PublishDeadline,
+		MaxChannelBytes: c.CacheBytes / 4, Registry: c.Registry,
+	}
+}
+
+func (c *Config) retention() retention.Config {
+	return retention.Config{
+		Every: c.TrimEvery, Limit: c.TrimLimit, KeyWindow: c.KeyWindow, ForgetAfter: c.ForgetAfter, StoreTimeout: c.StoreTimeout, Registry: c.Registry,
+	}
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
-	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/namespace"
 )
 
@@ -77,7 +76,7 @@ func TestAFloodFillsTheQueueAndNoMore(t *testing.T) {
 		})
 	}
 	most := streams*requests - queue/each
-	eventually(t, "what does not fit is refused", func() bool { return counted(n.metrics.overflows) >= float64(most) })
+	eventually(t, "what does not fit is refused", func() bool { return n.labelled("spillway_router_publishes_total", "overflow") >= float64(most) })
 	grown := living() - before
 	t.Logf("%d MiB were sent, the heap grew by %d KiB with a queue of %d", streams*requests*each>>20, grown>>10, queue>>10)
 	// the queue, and what a stream and its transport hold
@@ -94,7 +93,7 @@ func TestAFloodFillsTheQueueAndNoMore(t *testing.T) {
 	if taken == 0 || taken*each > queue || taken+refused != streams*requests {
 		t.Errorf("%d were taken, %d refused", taken, refused)
 	}
-	if q := n.sequencer; q.events.Load() != 0 || q.bytes.Load() != 0 || q.quick.events.Load() != 0 || q.quick.bytes.Load() != 0 {
+	if events, bytes := n.table.Waiting(); events != 0 || bytes != 0 {
 		t.Error("the queue accounts something when empty")
 	}
 }
@@ -118,11 +117,11 @@ func TestTailsStayWithinTheirBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.bus.forgetAll()
-		if err := n.trimAll(testContext(t)); err != nil { // the store is memory as well
+		if err := n.retention.Round(testContext(t)); err != nil { // the store is memory as well
 			t.Fatal(err)
 		}
 	}
-	grown, count := living()-before, n.table.bytes.Load()
+	grown, count := living()-before, int64(n.counter("spillway_router_cache_bytes"))
 	t.Logf("%d MiB were published, the tails count %d KiB, the heap grew by %d KiB", channels*batch*each>>20, count>>10, grown>>10)
 	if count > budget || count < budget/8 {
 		t.Errorf("the tails count %d KiB of %d", count>>10, budget>>10)
@@ -130,30 +129,6 @@ func TestTailsStayWithinTheirBytes(t *testing.T) {
 	if grown > 2*budget {
 		t.Errorf("the heap has grown by %d KiB, the tails may have %d", grown>>10, budget>>10)
 	}
-}
-
-// What a tail has let go is gone, though it came in one run with what is left.
-func TestWhatATailLetsGoIsGone(t *testing.T) {
-	const each, run, kept, channels = 16 << 10, 128, 20, 25
-	cache, ns := newTable(1<<30, newMetrics(nil, &sizes{})), &namespace.Namespace{}
-	before := living()
-	for i := range channels {
-		events := make([]history.Event, run)
-		for j := range events {
-			events[j] = history.Event{Offset: uint64(j + 1), TimeMS: 1, Data: make([]byte, each)}
-		}
-		s := cache.lock(fmt.Sprint(i))
-		ch := cache.getLocked(s, fmt.Sprint(i), ns)
-		cache.moveLocked(ch, 1, 0)
-		cache.grewLocked(ch, busEvents(events), tailBounds{before: 1, events: kept})
-		s.mu.Unlock()
-	}
-	grown, count := living()-before, cache.bytes.Load()
-	t.Logf("the tails count %d KiB, the heap grew by %d KiB", count>>10, grown>>10)
-	if count < channels*kept*each || grown > 2*count {
-		t.Errorf("the tails count %d KiB and are %d", count>>10, grown>>10)
-	}
-	runtime.KeepAlive(cache)
 }
 
 func (b *recorder) forgetAll() {

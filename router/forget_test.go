@@ -61,10 +61,7 @@ func (a *aged) pass(hours int) {
 	a.t.Helper()
 	a.ms.Add((time.Duration(hours) * time.Hour).Milliseconds())
 	ctx := testContext(a.t)
-	if err := a.trimAll(ctx); err != nil {
-		a.t.Fatal(err)
-	}
-	if err := a.Router.forgetAll(ctx); err != nil {
+	if err := a.retention.Round(ctx); err != nil {
 		a.t.Fatal(err)
 	}
 }
@@ -138,7 +135,6 @@ func TestChannelsThatEdgesCarryAreNotForgotten(t *testing.T) {
 		before := make(map[string]int)
 		for _, channel := range carried {
 			before[channel] = a.told.times(channel)
-			a.unkeep(channel)
 			e.ask(&gatewayv1.Ask{Channel: channel})
 		}
 		for _, channel := range carried {
@@ -156,13 +152,6 @@ func TestChannelsThatEdgesCarryAreNotForgotten(t *testing.T) {
 	if placed := a.publish1("chat:empty", `1`, ""); placed.Offset != 1 || a.bus.last("chat:empty").Epoch != epoch {
 		t.Errorf("placed %v in %v, the epoch was %d", placed, a.bus.last("chat:empty"), epoch)
 	}
-}
-
-// unkeep has the channel be noted at its next use, as after some hours.
-func (a *aged) unkeep(channel string) {
-	s := a.table.lock(channel)
-	defer s.mu.Unlock()
-	s.channels[channel].kept = time.Now().Add(-a.cfg.ForgetAfter)
 }
 
 // Two routers that both believe to own everything publish on channels that both

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -244,9 +243,9 @@ func (w *wobbly) counts() (append, heads, read int) {
 
 // askForTest asks as an edge would, without the stream.
 func (r *Router) askForTest(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.Answer)) {
-	channels{r}.Ask(&machine.Question{
+	r.table.Ask(&machine.Question{
 		Ask: a, Namespace: r.namespaces.Of(a.Channel), MaxBytes: r.cfg.API.AnswerBytes,
-		Deadline: time.Now().Add(r.cfg.API.ReadDeadline), Gone: gone, Reply: reply,
+		Deadline: time.Now().Add(r.cfg.API.ReadDeadline), Gone: gone, Looked: func() {}, Reply: reply,
 	})
 }
 
@@ -491,10 +490,52 @@ func (n *node) counter(name string) float64 {
 	return sum
 }
 
-func counted(c prometheus.Counter) float64 {
-	var m dto.Metric
-	if c.Write(&m) != nil {
-		return -1
+// labelled is one of the counters of a name, by the value of its only label.
+func (n *node) labelled(name, label string) float64 {
+	n.t.Helper()
+	families, err := n.registry.Gather()
+	if err != nil {
+		n.t.Fatal(err)
 	}
-	return m.GetCounter().GetValue()
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == name && len(m.Label) == 1 && m.Label[0].GetValue() == label {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+// waiting is how many publications are queued or in flight, waitingBytes their bytes.
+func waiting(r *Router) int64 {
+	events, _ := r.table.Waiting()
+	return events
+}
+
+func waitingBytes(r *Router) int64 {
+	_, bytes := r.table.Waiting()
+	return bytes
+}
+
+func stopping(r *Router) bool {
+	select {
+	case <-r.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// state is a picture of a channel that is here.
+func (n *node) state(channel string) machine.State {
+	n.t.Helper()
+	state, _ := n.table.State(channel)
+	return state
+}
+
+// turn says whose turn a channel that is here is.
+func (n *node) turn(channel string) (turn machine.Turn) {
+	n.table.With(channel, func(c *machine.Channel, s *machine.Step) { turn = c.Turn(s) })
+	return turn
 }

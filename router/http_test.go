@@ -296,7 +296,7 @@ func TestHTTPClientThatGoesAwayWithdrawsItsPublish(t *testing.T) {
 	first := request("1")
 	<-entered
 	second := request("2")
-	eventually(t, "both wait", func() bool { return n.sequencer.events.Load() == 2 })
+	eventually(t, "both wait", func() bool { return waiting(n.Router) == 2 })
 	second.Close()
 	eventually(t, "the second is given up", func() bool { return value(t, registry, "spillway_router_http_requests_total", "gone") == 1 })
 	close(free)

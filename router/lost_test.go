@@ -7,6 +7,7 @@ import (
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 )
 
@@ -21,9 +22,7 @@ func TestWhoIsNotTheOwnerTellsNothingThatTheStoreHasLost(t *testing.T) {
 		n.fill("chat:a", 4)
 		n.giveAway()
 		eventually(t, "it has no turn", func() bool {
-			s := n.table.lock("chat:a")
-			defer s.mu.Unlock()
-			return n.hand.turnLocked(s.channels["chat:a"]) == turnPass
+			return n.turn("chat:a") == machine.Pass
 		})
 		b.restore()
 		e := n.sync()

@@ -153,7 +153,7 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 	n.publish1("chat:first", `1`, "")
 	release := n.hang()
 	defer release()
-	overflows := func() float64 { return counted(n.metrics.overflows) }
+	overflows := func() float64 { return n.labelled("spillway_router_publishes_total", "overflow") }
 	data := `"` + strings.Repeat("x", each) + `"` // one for all that clients send
 	send := func(name func(int) string) *routerv1.PublishBatchResponse {
 		request := &routerv1.PublishBatchRequest{}
@@ -192,13 +192,13 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 	for range ofOne {
 		calls.Go(func() { count(send(func(int) string { return "chat:one" }), true) })
 	}
-	eventually(t, "a channel is full", func() bool { return n.sequencer.bytes.Load() > queue/4-2*each })
+	eventually(t, "a channel is full", func() bool { return waitingBytes(n.Router) > queue/4-2*each })
 	for c := range ofMany {
 		calls.Go(func() { count(send(func(i int) string { return fmt.Sprintf("chat:%d-%d", c, i) }), false) })
 	}
 	most := ofOne*batch + ofMany*batch - queue/each
 	eventually(t, "all others are refused", func() bool { return overflows() >= float64(most) })
-	if got := n.sequencer.bytes.Load(); got > queue {
+	if got := waitingBytes(n.Router); got > queue {
 		t.Errorf("%d bytes are queued, at most %d may be", got, queue)
 	}
 	// what is queued, and small change
@@ -212,7 +212,7 @@ func TestPublishersAreRefusedBeforeMemoryGoes(t *testing.T) {
 	if channelTaken*each > queue/4+n.cfg.BatchBytes || channelTaken == 0 || taken*each > queue { // a quarter, and what a commit has
 		t.Errorf("%d events were taken, %d of one channel", taken, channelTaken)
 	}
-	if events, bytes := n.sequencer.events.Load(), n.sequencer.bytes.Load(); events != 0 || bytes != 0 {
+	if events, bytes := n.table.Waiting(); events != 0 || bytes != 0 {
 		t.Errorf("the queue accounts %d events, %d bytes when empty", events, bytes)
 	}
 }

@@ -117,17 +117,15 @@ func publishOverFaults(t *testing.T, store history.Store, rate float64, seed uin
 	var parts sync.WaitGroup
 	for i := range 2 {
 		cfg := testConfig(fmt.Sprintf("r%d", i))
-		cfg.RetryFor, cfg.BatchEvents, cfg.Committers = 300*time.Millisecond, 8, 2
+		cfg.RetryFor, cfg.RetryWait, cfg.BatchEvents, cfg.Committers = 300*time.Millisecond, time.Millisecond, 8, 2
 		f := &faults{Store: store, rate: rate, rng: rand.New(rand.NewPCG(seed, uint64(i)))}
 		r, err := New(cfg, Deps{Store: f, Bus: &recorder{}, Members: newMembers(snapshotOf(1, routerMember(cfg.ID, ""))), Peers: peers.New(peers.Config{})})
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.sequencer.wait = time.Millisecond
 		routers = append(routers, r)
-		for range cfg.Committers {
-			parts.Go(func() { _ = r.sequencer.run(ctx, &r.sequencer.committed, r.sequencer.commit) })
-		}
+		parts.Go(func() { _ = r.table.Run(ctx) })
+		parts.Go(func() { _ = r.writer.Run(ctx) })
 	}
 	outcomes := make([][]attempt, 4)
 	var publishers sync.WaitGroup
@@ -167,7 +165,7 @@ func (r *Router) publishForTest(a attempt) machine.Result {
 	p.Event = history.Event{Data: []byte(a.data), Key: a.key, Scope: "b"}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	channels{r}.Publish(p)
+	r.table.Publish(p)
 	return c.Wait(ctx, []*machine.Publication{p})[0]
 }
 

@@ -334,7 +334,7 @@ func TestPublishOverflowIsRefused(t *testing.T) {
 	if refused != 30 {
 		t.Errorf("%d refused with RetryInfo, want 30", refused)
 	}
-	if events, bytes := n.sequencer.events.Load(), n.sequencer.bytes.Load(); events != 0 || bytes != 0 {
+	if events, bytes := n.table.Waiting(); events != 0 || bytes != 0 {
 		t.Errorf("the queue accounts %d events, %d bytes when empty", events, bytes)
 	}
 }
@@ -362,10 +362,7 @@ func TestAbandonedPublishIsNotStored(t *testing.T) {
 		t.Error("a publish behind a blocked commit was acked")
 	}
 	eventually(t, "the server saw the caller go", func() bool {
-		s := n.table.lock("chat:a")
-		defer s.mu.Unlock()
-		ch := s.channels["chat:a"]
-		return len(ch.pending) == 1 && ch.pending[0].Stage() == machine.Abandoned
+		return n.state("chat:a").Abandoned == 1
 	})
 	close(release)
 	if err := <-first; err != nil {
@@ -381,9 +378,9 @@ func TestOffsetsEndAtTheLastExactNumber(t *testing.T) {
 	store := memory.New(memory.Default())
 	n := start(t, store, nil)
 	n.publish1("chat:a", `1`, "")
-	s := n.table.lock("chat:a")
-	n.table.moveLocked(s.channels["chat:a"], 1, wire.MaxOffset)
-	s.mu.Unlock()
+	epoch := n.state("chat:a").Epoch
+	last := &gatewayv1.HandedChannel{Channel: "chat:a", Epoch: epoch, Head: wire.MaxOffset, Stored: true, Settled: true}
+	n.table.Accept(&machine.Handed{Meta: last}, n.namespaces.Of("chat:a"))
 	if _, err := n.publishErr("chat:a", `2`, ""); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("past the last offset: %v", err)
 	}

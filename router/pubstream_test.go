@@ -37,9 +37,9 @@ func TestAStreamIsAnsweredWhileTheRouterLeaves(t *testing.T) {
 		}
 	}
 	<-store.entered
-	eventually(t, "all are taken", func() bool { return r.sequencer.events.Load() == requests })
+	eventually(t, "all are taken", func() bool { return waiting(r) == requests })
 	ended := stop()
-	eventually(t, "streams must end", r.stopping)
+	eventually(t, "streams must end", func() bool { return stopping(r) })
 	close(store.free)
 	for i := range requests {
 		response, err := stream.Recv()
@@ -112,14 +112,14 @@ func TestAWaitingRequestHoldsNoAnswers(t *testing.T) {
 	for i := range streams[1:] {
 		send(i+1, "chat:b")
 	}
-	eventually(t, "all are taken", func() bool { return n.sequencer.events.Load() == int64(2*len(streams)) })
+	eventually(t, "all are taken", func() bool { return waiting(n.Router) == int64(2*len(streams)) })
 	n.members.set(snapshotOf(2, routerMember(n.cfg.ID, "")))
 	for i := range streams {
 		send(i, fmt.Sprint("brief:", i), "rated:a")
 	}
 	eventually(t, "the last ones wait", func() bool { return n.counter("spillway_router_publishes_rate_limited_total") == float64(len(streams)) })
 	n.stop()
-	eventually(t, "streams must end", n.stopping)
+	eventually(t, "streams must end", func() bool { return stopping(n.Router) })
 	answers := make(chan error, 2*len(streams))
 	for _, stream := range streams {
 		go func() { // ends with the two answers, or with the stream
@@ -184,7 +184,7 @@ func TestAStreamGoesOnAfterRequestsThatRanOutOfTime(t *testing.T) {
 	}
 	n.store.onAppend(nil)
 	release()
-	eventually(t, "nothing waits", func() bool { return n.sequencer.events.Load() == 0 })
+	eventually(t, "nothing waits", func() bool { return waiting(n.Router) == 0 })
 	n.members.set(snapshotOf(2, routerMember(n.cfg.ID, "")))
 	if r := ask(); r.GetPlaced() == nil {
 		t.Errorf("after the store is back: %v", r)

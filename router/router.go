@@ -1,25 +1,33 @@
-// Package router publishes: it numbers the events of each channel, brings them to
-// the store, fans them out on the bus, and answers edges that ask what they
-// have missed.
+// Package router joins the rooms of a router, runs them, and leaves in order. It is one
+// node of the tier that numbers the events of each channel, brings them to the store,
+// fans them out on the bus, and answers edges that ask what they have missed.
 //
-// Its rooms: api is what backends, edges and other routers call; operations is the
-// control side; namespace and channel have the words that all of them share; history
-// and bus adapt the store and NATS. The root numbers, stores, reads and hands over, and
-// joins the rooms. It calls a history.Store, a Bus, the Membership and other routers
-// (api.Peers); cmd joins them.
+// Its rooms, each a package that knows only those below it:
+//
+//	api          what backends, edges and other routers call; forwarding to the owner
+//	operations   drains, evacuations, hooks, settle times, settings
+//	retention    deletes what is not kept
+//	handover     channels move between routers
+//	writer       batches of runs to the store
+//	backfill     batches of reads
+//	table        the shards that own the channels
+//	renewal      new epochs for channels of which the store has lost history
+//	channel      one channel, a pure machine
+//	views        which router owns a channel
+//	namespace    the settings of channels
+//	history, bus the store and NATS
+//
+// cmd makes a Router and runs it; it calls a history.Store, a table.Bus, the Membership and
+// other routers (handover.Peers).
 //
 // Life: New does no I/O; Listen and ListenHTTP open the ports; Run serves until its
-// context ends, then drains and returns when everything it started has ended. Goroutines:
-// the committers, one for channels without a store, one that hands channels over and
-// one for each router that gets some, one that forms batches of reads and one for each
-// batch (at most Config.Reads), one each for views, quiet heads, retention and uses of
-// channels, one for each router that publications are passed on to, and those of api
-// and operations.
+// context ends, then drains and returns when everything that the rooms have started has
+// ended. The root itself owns no goroutine but theirs.
 //
 // Invariants: an acked event of a committed namespace is in the store, and is on the
 // bus only after that (I1); per channel and epoch offsets have no holes (I2); answers
-// come from memory only while it is trusted (owner.go); every queue is bounded
-// and counts what it refuses (I7).
+// come from memory only while it is trusted; every queue is bounded and counts what it
+// refuses (I7).
 //
 // Left out on purpose: sessions and subscriptions (edges), rosters.
 package router
@@ -29,7 +37,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,17 +46,35 @@ import (
 	"github.com/spillway-io/spillway/presence/control"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/api"
+	"github.com/spillway-io/spillway/router/backfill"
+	"github.com/spillway-io/spillway/router/channel"
+	"github.com/spillway-io/spillway/router/handover"
 	"github.com/spillway-io/spillway/router/history"
+	"github.com/spillway-io/spillway/router/history/metered"
 	"github.com/spillway-io/spillway/router/namespace"
 	"github.com/spillway-io/spillway/router/operations"
+	"github.com/spillway-io/spillway/router/renewal"
+	"github.com/spillway-io/spillway/router/retention"
+	"github.com/spillway-io/spillway/router/table"
+	"github.com/spillway-io/spillway/router/views"
+	"github.com/spillway-io/spillway/router/writer"
 )
+
+// Membership is the router's own place in the cluster and its view of it.
+// presence.Cluster is one. No method blocks.
+type Membership interface {
+	views.Membership
+	operations.Membership
+	Joined() <-chan struct{} // closed when this router is in the registry
+	SetState(gatewayv1.State)
+}
 
 // Deps is what a Router calls. All but Control and Messenger are needed; they outlive it.
 type Deps struct {
 	Store   history.Store
-	Bus     Bus
+	Bus     table.Bus
 	Members Membership
-	Peers   api.Peers
+	Peers   handover.Peers
 
 	Control   *control.Control     // operations, revocations, settings; nil: none of them
 	Messenger operations.Messenger // what edges say of operations; nil: only their records
@@ -59,29 +84,20 @@ type Deps struct {
 type Router struct {
 	// immutable after New
 	cfg        Config
-	store      history.Store
 	members    Membership
-	peers      api.Peers
 	log        *slog.Logger
-	metrics    *metrics
 	namespaces *namespace.Set
-	table      *table
-	own        *ownership
-	sequencer  *sequencer
-	reads      *reads
-	fan        *fan
-	hand       *handover
-	keeper     *keeper
+	views      *views.Views
+	table      *table.Table
+	writer     *writer.Writer
+	backfill   *backfill.Backfill
+	handover   *handover.Handover
+	retention  *retention.Retention
 	operations *operations.Service
 	api        *api.Server
-	stop       chan struct{}   // closed when streams must end
-	work       context.Context // of calls, which may outlive who caused them; cut ends it
-	cut        context.CancelFunc
+	stop       chan struct{} // closed when streams must end
 
-	// atomic
-	ready   atomic.Bool
-	streams sync.WaitGroup // goroutines of streams on which channels come
-	calls   sync.WaitGroup // goroutines that give channels and pass publications on
+	ready atomic.Bool
 }
 
 // New checks the configuration and joins the parts.
@@ -98,36 +114,41 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	r := &Router{
-		cfg: cfg, store: deps.Store, members: deps.Members, peers: deps.Peers, log: cfg.Log, stop: make(chan struct{}),
-	}
-	r.work, r.cut = context.WithCancel(context.Background())
-	r.metrics = newMetrics(cfg.Registry, r.sizes())
+	r := &Router{cfg: cfg, members: deps.Members, log: cfg.Log, stop: make(chan struct{})}
+	store := metered.New(deps.Store, cfg.Registry)
+	r.namespaces = namespace.NewSet(cfg.Namespaces, cfg.OpenNamespaces)
+	renewer := renewal.New(store, r.log, cfg.Registry)
+	r.views = views.New(cfg.views(), deps.Members)
+	// The table calls rooms above it through these functions, which are set by then.
+	r.table = table.New(cfg.table(), table.Deps{
+		Bus: deps.Bus, Views: r.views,
+		Read:   func(q *channel.ReadQuery) { r.backfill.Add(q) },
+		Pass:   func(to string, pubs []*channel.Publication) { r.handover.Pass(to, pubs) },
+		Seek:   func(name string) { r.handover.Seek(name) },
+		Offers: func(to string) { r.handover.Offers(to) },
+		InUse:  func(name string) bool { return r.retention.InUse(name) },
+	})
+	r.writer = writer.New(cfg.writer(), store, r.table, r.views, renewer, r.log)
+	r.backfill = backfill.New(cfg.backfill(), store, renewer, r.table.Results, r.log)
+	r.retention = retention.New(cfg.retention(), store, r.namespaces, r.views, r.table.WithEvents, r.log)
+	r.handover = handover.New(cfg.handover(), handover.Deps{
+		Channels: r.table, Namespaces: r.namespaces, Views: r.views, Peers: deps.Peers, Log: r.log,
+		Forward: func(ctx context.Context, to *presence.Member, pubs []*channel.Publication) {
+			r.api.Forward(ctx, to, pubs)
+		},
+	})
 	r.operations = operations.New(cfg.operations(), operations.Deps{Members: deps.Members, Control: deps.Control, Messenger: deps.Messenger, Stop: r.stop})
-	r.namespaces = namespace.NewSet(r.cfg.Namespaces, r.cfg.OpenNamespaces)
-	r.table = newTable(cfg.CacheBytes, r.metrics)
-	r.own = newOwnership(&r.cfg, deps.Members)
-	r.fan = &fan{cfg: &r.cfg, bus: deps.Bus, metrics: r.metrics}
-	r.sequencer = newSequencer(&r.cfg, r.table, r.own, deps.Store, r.fan, r.metrics, r.log)
-	r.reads = newReads(&r.cfg, deps.Store, r.table, r.own, r.metrics, r.log)
-	r.hand = newHandover(r)
-	r.keeper = newKeeper(&r.cfg, r.table, deps.Store, r.metrics, r.log)
-	r.api = api.New(r.cfg.api(), api.Deps{
-		Channels: channels{r}, Views: channels{r}, Peers: deps.Peers, Namespaces: r.namespaces,
-		Admin: r.operations, Handover: handoverService{Router: r}, Stop: r.stop,
+	r.api = api.New(cfg.api(), api.Deps{
+		Channels: channels{r.table, r.backfill}, Views: r.views, Peers: deps.Peers, Namespaces: r.namespaces,
+		Admin: r.operations, Handover: handover.Service{Handover: r.handover, Stop: r.stop}, Stop: r.stop,
 	})
 	return r, nil
 }
 
-func (r *Router) sizes() *sizes {
-	return &sizes{
-		channels:    func() float64 { return float64(r.table.channels.Load()) },
-		cacheBytes:  func() float64 { return float64(r.table.bytes.Load()) },
-		queueEvents: func() float64 { return float64(r.sequencer.events.Load()) },
-		queueBytes:  func() float64 { return float64(r.sequencer.bytes.Load()) },
-		readQueue:   func() float64 { return float64(r.reads.depth()) },
-		readsPeak:   func() float64 { return float64(r.reads.peak.Load()) },
-	}
+// channels is what the api talks to.
+type channels struct {
+	*table.Table
+	*backfill.Backfill
 }
 
 // Listen opens the port of the gRPC API, so that Addr is known before Run. Run calls it
@@ -146,7 +167,7 @@ func (r *Router) HTTPAddr() string { return r.api.HTTPAddr() }
 // Load fills in this router's part of its load figure.
 func (r *Router) Load(f *presence.Figure) {
 	f.Conns = uint64(max(0, r.api.Edges()))
-	f.Channels = uint64(max(0, r.table.channels.Load()))
+	f.Channels = uint64(max(0, r.table.Channels()))
 }
 
 // Heard takes every load figure that comes; from any goroutine.
@@ -158,15 +179,6 @@ func (r *Router) Gone(m *presence.Member, left bool) { r.operations.Gone(m, left
 // Ready says that the router has joined and is not leaving.
 func (r *Router) Ready() bool { return r.ready.Load() }
 
-func (r *Router) stopping() bool {
-	select {
-	case <-r.stop:
-		return true
-	default:
-		return false
-	}
-}
-
 // Run serves until ctx ends, then drains. It may be called once.
 func (r *Router) Run(ctx context.Context) error {
 	if err := errors.Join(r.Listen(ctx), r.ListenHTTP(ctx)); err != nil {
@@ -176,17 +188,11 @@ func (r *Router) Run(ctx context.Context) error {
 	parts, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, failed := errgroup.WithContext(parts)
-	for range r.cfg.Committers {
-		g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.committed, r.sequencer.commit) })
+	for _, run := range []func(context.Context) error{
+		r.views.Run, r.table.Run, r.writer.Run, r.backfill.Run, r.handover.Run, r.retention.Run, r.operations.Run,
+	} {
+		g.Go(func() error { return run(parts) })
 	}
-	g.Go(func() error { return r.sequencer.run(parts, &r.sequencer.volatile, r.sequencer.commitVolatile) })
-	g.Go(func() error { return r.own.run(parts) })
-	g.Go(func() error { return r.reads.run(parts) })
-	g.Go(func() error { return r.fan.run(parts) })
-	g.Go(func() error { return r.hand.run(parts) })
-	g.Go(func() error { return r.retention(parts) })
-	g.Go(func() error { return r.keeper.run(parts, r.cfg.StoreTimeout) })
-	g.Go(func() error { return r.operations.Run(parts) })
 	r.api.Start(g)
 	r.log.Info("router listens", "id", r.cfg.ID, "address", r.Addr(), "http", r.HTTPAddr())
 	r.wait(ctx, failed)
@@ -226,37 +232,20 @@ func (r *Router) drain(ctx context.Context) {
 	r.handOver(ctx)
 	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainDelay+r.cfg.StopTimeout)
 	defer cancel()
-	pause(fresh, r.cfg.DrainDelay) // calls are served while the others take notice
+	select {
+	case <-time.After(r.cfg.DrainDelay): // calls are served while the others take notice
+	case <-fresh.Done():
+	}
 	close(r.stop)
 	r.api.Stop(fresh)
-	r.rest(fresh)
+	r.handover.End(fresh)
+	r.api.Wait()
 	r.members.SetState(gatewayv1.State_STATE_LEFT)
-}
-
-// rest waits for what streams and calls have left behind; when ctx ends it is cut off.
-func (r *Router) rest(ctx context.Context) {
-	defer r.cut()
-	r.hand.end()
-	ended := make(chan struct{})
-	// It ends with the last of them, soon after the cut; rest waits for it.
-	go func() {
-		r.api.Wait()
-		r.streams.Wait()
-		r.calls.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		r.log.Warn("calls to other routers were cut off: they did not end in time")
-		r.cut()
-		<-ended
-	}
 }
 
 // handOver gives the channels to the routers that stay.
 func (r *Router) handOver(ctx context.Context) {
 	fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.HandoverTimeout)
 	defer cancel()
-	r.hand.leave(fresh)
+	r.handover.Leave(fresh)
 }

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -39,7 +38,7 @@ func pair(t *testing.T) (a, b *node, shared *memory.Store) {
 // ownedBy finds a channel of a namespace that a router owns.
 func ownedBy(n *node, namespace string) string {
 	for i := 0; ; i++ {
-		if name := fmt.Sprintf("%s:%d", namespace, i); n.own.owned(name) {
+		if name := fmt.Sprintf("%s:%d", namespace, i); n.views.Owned(name) {
 			return name
 		}
 	}
@@ -72,7 +71,7 @@ func TestPublishWithAKeySurvivesADeadOwner(t *testing.T) {
 	n.members.set(snapshotOf(2, routerMember("r1", n.Addr()), routerMember("gone", "127.0.0.1:1")))
 	var channel string
 	for i := 0; ; i++ {
-		if channel = fmt.Sprintf("chat:%d", i); !n.own.owned(channel) {
+		if channel = fmt.Sprintf("chat:%d", i); !n.views.Owned(channel) {
 			break
 		}
 	}
@@ -239,50 +238,5 @@ func TestStopIsInOrder(t *testing.T) {
 	}
 	if got := fmt.Sprint(members.states); got != "[STATE_DRAINING STATE_LEFT]" {
 		t.Errorf("states %s", got)
-	}
-}
-
-// A process that stood still for longer than its lease finds out by itself.
-func TestPauseEndsTrust(t *testing.T) {
-	cfg := testConfig("r1")
-	cfg.PauseLimit = 50 * time.Millisecond
-	o := newOwnership(&cfg, newMembers(snapshotOf(1, routerMember("r1", ""))))
-	o.tick()
-	known := o.now()
-	if !o.trusted("chat:a", known, 0) {
-		t.Fatal("not trusted to begin with")
-	}
-	eventually(t, "the missing tick shows", func() bool { return !o.trusted("chat:a", known, 0) })
-	o.tick()
-	if o.trusted("chat:a", known, 0) {
-		t.Error("trusted again after the pause")
-	}
-	if !o.trusted("chat:a", o.now(), 0) {
-		t.Error("what was loaded after the pause is not trusted")
-	}
-}
-
-// Edges come and go without a new view; routers make one.
-func TestOnlyRoutersChangeOwnership(t *testing.T) {
-	cfg := testConfig("r1")
-	me := routerMember("r1", "")
-	members := newMembers(snapshotOf(1, me))
-	o := newOwnership(&cfg, members)
-	known := o.now()
-	edge := &gatewayv1.Member{Id: "e", Role: gatewayv1.Role_ROLE_EDGE, State: gatewayv1.State_STATE_SERVING}
-	for range 3 * viewsKept {
-		members.set(snapshotOf(1, me, edge))
-		members.set(snapshotOf(1, me))
-		o.current()
-	}
-	if !o.trusted("chat:a", known, 0) {
-		t.Error("edges ended trust")
-	}
-	for i := range 3 * viewsKept {
-		members.set(snapshotOf(int64(2+i), me))
-		o.current()
-	}
-	if o.trusted("chat:a", known, 0) {
-		t.Error("trusted over more views than are kept")
 	}
 }

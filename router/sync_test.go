@@ -14,6 +14,7 @@ import (
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 	"github.com/spillway-io/spillway/proto/wire"
+	machine "github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/history/memory"
 	"github.com/spillway-io/spillway/router/namespace"
@@ -29,9 +30,7 @@ func (n *node) fill(channel string, events int) (epoch uint64) {
 	if err != nil || response.Results[events-1].GetPlaced() == nil {
 		n.t.Fatalf("fill: %v %v", err, response)
 	}
-	s := n.table.lock(channel)
-	defer s.mu.Unlock()
-	return s.channels[channel].epoch
+	return n.state(channel).Epoch
 }
 
 // While the tail is warm, catching up costs the store nothing.
@@ -99,9 +98,7 @@ func TestForeignPositionIsNeverRecovered(t *testing.T) {
 }
 
 func (n *node) forget(channel string) {
-	s := n.table.lock(channel)
-	defer s.mu.Unlock()
-	n.table.forgetLocked(s.channels[channel])
+	n.table.With(channel, func(c *machine.Channel, _ *machine.Step) { c.Let() })
 }
 
 // What is older than history is told as such.
@@ -110,7 +107,7 @@ func TestTrimmedPositionIsNotRecovered(t *testing.T) {
 		c.Namespaces["short"] = namespace.Namespace{HistorySize: 3, Recover: true, Subscribe: namespace.Everyone}
 	})
 	epoch := n.fill("short:a", 10)
-	if err := n.trimAll(testContext(t)); err != nil {
+	if err := n.retention.Round(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	n.forget("short:a")
@@ -168,7 +165,6 @@ func TestTrustEndsWithTheOwnership(t *testing.T) {
 	breaks := map[string]func(n *node){
 		"lease lost":      func(n *node) { n.members.lose() },
 		"given to others": func(n *node) { n.giveAway(); n.takeBack() },
-		"stood still":     func(n *node) { n.own.pauses.Add(1) },
 	}
 	for name, breakIt := range breaks {
 		t.Run(name, func(t *testing.T) {
@@ -190,12 +186,12 @@ func TestTrustEndsWithTheOwnership(t *testing.T) {
 
 func (n *node) giveAway() {
 	n.members.set(snapshotOf(2, routerMember("someone-else", "127.0.0.1:1")))
-	n.own.current()
+	n.views.Look()
 }
 
 func (n *node) takeBack() {
 	n.members.set(snapshotOf(3, routerMember(n.cfg.ID, "")))
-	n.own.current()
+	n.views.Look()
 }
 
 // For a minute after a change of owner the head is read before each answer, and
@@ -274,9 +270,7 @@ func TestSlowEdgeHurtsItself(t *testing.T) {
 	for range 20 {
 		n.publish1("chat:big", data, "")
 	}
-	s := n.table.lock("chat:big")
-	epoch := s.channels["chat:big"].epoch
-	s.mu.Unlock()
+	epoch := n.state("chat:big").Epoch
 	slow := n.sync()
 	const asks = 500 // 100 MB of answers
 	sent := make(chan struct{})
@@ -391,23 +385,10 @@ func TestCacheIsBounded(t *testing.T) {
 		n.publish1(fmt.Sprintf("chat:%d", i), data, "")
 	}
 	eventually(t, "the cache is below its bound", func() bool {
-		n.table.shrink()
-		return n.table.bytes.Load() <= n.cfg.CacheBytes
+		return n.counter("spillway_router_cache_bytes") <= float64(n.cfg.CacheBytes)
 	})
 	if placed := n.publish1("chat:0", data, ""); placed.Offset != 2 {
 		t.Errorf("an evicted channel goes on at %v", placed)
-	}
-	total := int64(0)
-	for i := range n.table.shards {
-		s := &n.table.shards[i]
-		s.mu.Lock()
-		for _, ch := range s.channels {
-			total += entryBytes + 2*int64(len(ch.name)) + ch.tail.bytes + ch.keyBytes
-		}
-		s.mu.Unlock()
-	}
-	if total != n.table.bytes.Load() {
-		t.Errorf("accounted %d bytes, counted %d", n.table.bytes.Load(), total)
 	}
 }
 
@@ -472,7 +453,9 @@ func TestHistoryPages(t *testing.T) {
 func TestARouterNumbersNothingForItsPredecessor(t *testing.T) {
 	n := start(t, nil, func(c *Config) { c.HandoverWait = 50 * time.Millisecond })
 	before := n.publish1("brief:a", "1", "")
-	n.forgetAll()
+	if !n.table.Let("brief:a") {
+		t.Fatal("the channel is busy")
+	}
 	predecessor := routerMember("r1", "")
 	predecessor.Incarnation = 7
 	n.members.set(snapshotOf(1, predecessor))

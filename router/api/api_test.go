@@ -46,6 +46,7 @@ func (f *fakeChannels) Publish(p *channel.Publication) {
 }
 
 func (f *fakeChannels) Ask(q *channel.Question) {
+	defer q.Looked()
 	f.mu.Lock()
 	f.asked = append(f.asked, q)
 	f.mu.Unlock()

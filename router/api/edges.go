@@ -32,6 +32,7 @@ type edgeStream struct {
 	answers []*gatewayv1.Answer
 	bytes   int
 	open    int // asks unanswered or whose answer was not sent
+	unseen  int // of them, those that nobody has looked at yet: each may be answered at once
 }
 
 type edgeService struct {
@@ -77,7 +78,7 @@ func (e *edgeStream) read(stream grpc.BidiStreamingServer[gatewayv1.SyncRequest,
 			if !e.admit() {
 				return nil
 			}
-			e.server.ask(ask, e.gone, e.reply)
+			e.server.ask(ask, e.gone, e.looked, e.reply)
 		}
 	}
 }
@@ -88,8 +89,9 @@ func (e *edgeStream) gone() bool { return e.ctx.Err() != nil }
 func (e *edgeStream) admit() bool {
 	for {
 		e.mu.Lock()
-		if e.open < e.server.cfg.StreamAsks && e.bytes < e.server.cfg.StreamBytes {
+		if e.open < e.server.cfg.StreamAsks && e.bytes+e.unseen*e.server.cfg.AnswerBytes < e.server.cfg.StreamBytes {
 			e.open++
+			e.unseen++
 			e.mu.Unlock()
 			return true
 		}
@@ -100,6 +102,14 @@ func (e *edgeStream) admit() bool {
 			return false
 		}
 	}
+}
+
+// looked notes that an ask was looked at: it was answered, or has to be waited for.
+func (e *edgeStream) looked() {
+	e.mu.Lock()
+	e.unseen--
+	e.mu.Unlock()
+	signal(e.room)
 }
 
 // reply queues an answer. It never blocks.
@@ -165,12 +175,13 @@ func (e *edgeStream) take() ([]*gatewayv1.Answer, int) {
 	return answers, size
 }
 
-// ask admits one question of an edge. reply is called once, now or later, and must not
-// block.
-func (s *Server) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.Answer)) {
+// ask admits one question of an edge. looked and reply are called once, now or later, and
+// must not block: looked when the question was answered or has to be waited for.
+func (s *Server) ask(a *gatewayv1.Ask, gone func() bool, looked func(), reply func(*gatewayv1.Answer)) {
 	ns, status, message := s.admitAsk(a)
 	if ns == nil {
 		s.metrics.asksRefused.Inc()
+		looked()
 		reply(&gatewayv1.Answer{Id: a.Id, Status: status, Message: message})
 		return
 	}
@@ -183,7 +194,7 @@ func (s *Server) ask(a *gatewayv1.Ask, gone func() bool, reply func(*gatewayv1.A
 		wait = min(wait, time.Duration(a.DeadlineMs)*time.Millisecond)
 	}
 	s.channels.Ask(&channel.Question{
-		Ask: a, Namespace: ns, MaxBytes: most, Deadline: time.Now().Add(wait), Gone: gone, Reply: reply,
+		Ask: a, Namespace: ns, MaxBytes: most, Deadline: time.Now().Add(wait), Gone: gone, Looked: looked, Reply: reply,
 	})
 }
 

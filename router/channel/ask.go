@@ -27,6 +27,7 @@ type Question struct {
 	MaxBytes  int       // most data of the answer
 	Deadline  time.Time // nobody waits for the answer after it
 	Gone      func() bool
+	Looked    func()                  // called once, when the answer was given or has to be waited for
 	Reply     func(*gatewayv1.Answer) // called once, from any goroutine; must not block
 }
 
@@ -42,6 +43,7 @@ func (c *Channel) Ask(s *Step, q *Question) {
 		c.use(s)
 	}
 	q.ask(c, s)
+	q.Looked()
 }
 
 func (q *Question) ask(c *Channel, s *Step) {

@@ -222,6 +222,39 @@ func (c *Channel) Head(s *Step) *gatewayv1.Envelope {
 	return &gatewayv1.Envelope{Channel: c.name, Epoch: c.epoch, Head: c.head, Router: s.Config.Router, Base: c.baseAt(c.epoch, c.head)}
 }
 
+// State is what a channel says of itself to people and tests.
+type State struct {
+	Known     bool
+	Position           // where it stands, if Known
+	Floor     uint64   // oldest offset that the store had; 0: not known
+	Shown     Position // the highest that was shown
+	TailFirst uint64   // offset of the first event in memory; 0: none is
+	TailBytes int64
+	Pending   int    // publications that wait
+	Abandoned int    // of them, those whose callers have given up
+	Running   bool   // a run is with the writer
+	Unknown   int    // runs of unknown outcome
+	Owner     string // state of its ownership: none, awaiting, held, leaving, given
+	Moving    bool   // handed over, and not answered yet
+}
+
+// State is a picture of the channel.
+func (c *Channel) State() State {
+	s := State{
+		Known: c.known, Position: Position{c.epoch, c.head}, Floor: c.floor, Shown: c.shown, TailBytes: c.tail.bytes, Pending: len(c.pending),
+		Running: c.running, Unknown: len(c.unknown), Owner: c.own.state.String(), Moving: c.moving,
+	}
+	for _, p := range c.pending {
+		if p.Stage() == Abandoned {
+			s.Abandoned++
+		}
+	}
+	if len(c.tail.events) > 0 {
+		s.TailFirst = c.tail.first
+	}
+	return s
+}
+
 // LastPublish is when the channel was last published on here.
 func (c *Channel) LastPublish() time.Time { return c.lastPublish }
 
@@ -236,11 +269,11 @@ func (c *Channel) HasEvents(wall time.Time) bool {
 // forget its row.
 func (c *Channel) use(s *Step) {
 	every := s.Config.KeepEvery
-	if every == 0 || c.rules.numberedBy == byMemory || !c.kept.IsZero() && s.Now.Sub(c.kept) < every {
+	if every == 0 || c.rules.numberedBy == byMemory || !c.kept.IsZero() && s.Wall.Sub(c.kept) < every {
 		return
 	}
 	if c.HasEvents(s.Wall) || s.Out.InUse() {
-		c.kept = s.Now
+		c.kept = s.Wall
 	}
 }
 
@@ -254,6 +287,9 @@ func (c *Channel) sight(s *Step) sight {
 	}
 	return v
 }
+
+// Turn says whose turn it is to serve the channel. If it must wait, the others are asked.
+func (c *Channel) Turn(s *Step) Turn { return c.turn(s) }
 
 // turn says whose turn it is to serve the channel. If it must wait, the others are asked.
 func (c *Channel) turn(s *Step) Turn {

@@ -69,6 +69,10 @@ func (g *giver) run() {
 		}
 	}()
 	for {
+		if err := g.reach(); err != nil {
+			g.giveUp(err)
+			return
+		}
 		all := g.h.Channels.Pack(g.to, messageChannels, messageBytes)
 		if len(all) == 0 {
 			if g.finished() {
@@ -79,6 +83,16 @@ func (g *giver) run() {
 		if err := g.give(all); err != nil {
 			g.giveUp(err)
 			return
+		}
+	}
+}
+
+// reach opens a stream to the receiver if none is open, before anything is taken out for it.
+func (g *giver) reach() error {
+	for began := time.Now(); ; {
+		err := g.connect(false)
+		if err == nil || hopeless(err) || time.Since(began) > g.h.cfg.Timeout || g.unreachable(began) || !pause(g.h.work, retryAfter) {
+			return err
 		}
 	}
 }

@@ -52,7 +52,14 @@ func newMetrics(r prometheus.Registerer, t *Table) *metrics {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + name, Help: help}, func() float64 { return float64(read()) }))
 	}
 	publishes := vec("publishes_total", "Publishes by outcome.", "outcome")
-	asks := vec("asks_total", "Asks of edges by who answered.", "by")
+	// The api counts those that it refuses: all are counters with a constant label.
+	asks := func(by string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "asks_total", Help: "Asks of edges by who answered.", ConstLabels: prometheus.Labels{"by": by},
+		})
+		all = append(all, c)
+		return c
+	}
 	waits := vec("handover_waits_total", "Channels that waited to be handed over by the end of it: handed, nobody had it, late.", "end")
 	arrived := vec("handover_arrivals_total", "Channels that other routers handed over: taken, or refused as late or known.", "result")
 	m := &metrics{
@@ -69,9 +76,9 @@ func newMetrics(r prometheus.Registerer, t *Table) *metrics {
 	m.counted = [channel.Counters]prometheus.Counter{
 		channel.PublicationsTurned: counter("handover_turned_away_total", "Publishes told to come again, since the router that their channel was handed over to did not answer in time."),
 		channel.PublicationsPassed: counter("handover_passed_total", "Publishes that had come to the wrong router, passed on."),
-		channel.AsksFromTail:       asks.WithLabelValues("tail"),
-		channel.AsksFromStore:      asks.WithLabelValues("store"),
-		channel.AsksUnavailable:    asks.WithLabelValues("unavailable"),
+		channel.AsksFromTail:       asks("tail"),
+		channel.AsksFromStore:      asks("store"),
+		channel.AsksUnavailable:    asks("unavailable"),
 		channel.ClaimsRefused:      counter("claims_refused_total", "Positions of edges above the router's that brought about no new epoch: too soon after the last one."),
 		channel.RacesLost:          counter("races_lost_total", "Runs lost to another writer of the channel."),
 		channel.OutcomesUnknown:    counter("commits_unknown_total", "Runs that ended without a known outcome."),

@@ -93,7 +93,7 @@ func newShard(t *Table) *shard {
 
 func (s *shard) post(c command) { s.inbox.post(c) }
 
-func (s *shard) run(ctx context.Context) error {
+func (s *shard) run(ctx context.Context) {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	beat := time.NewTicker(time.Second / beatsPerSecond)
@@ -101,7 +101,7 @@ func (s *shard) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-s.inbox.wake:
 			s.commands()
 		case <-tick.C:

@@ -23,11 +23,11 @@ import (
 	"context"
 	"hash/maphash"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/router/channel"
@@ -103,23 +103,25 @@ func New(cfg Config, deps Deps) *Table {
 
 // Run serves until ctx ends.
 func (t *Table) Run(ctx context.Context) error {
-	defer close(t.ended)
-	g, ctx := errgroup.WithContext(ctx)
+	var shards, follower sync.WaitGroup
 	for _, s := range t.shards {
-		g.Go(func() error { return s.run(ctx) })
+		shards.Go(func() { s.run(ctx) }) // ends with ctx
 	}
-	g.Go(func() error { return t.follow(ctx) })
-	return g.Wait()
+	follower.Go(func() { t.follow(ctx) }) // ends with ctx, at the latest when no shard answers
+	shards.Wait()
+	close(t.ended)
+	follower.Wait()
+	return nil
 }
 
 // follow has every shard look at each new view.
-func (t *Table) follow(ctx context.Context) error {
+func (t *Table) follow(ctx context.Context) {
 	for {
 		changed := t.deps.Views.Changed()
 		t.Viewed()
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-changed:
 		}
 	}
@@ -172,6 +174,9 @@ func (t *Table) Release(p *channel.Publication) {
 		t.quick.bytes.Add(-p.Size())
 	}
 }
+
+// Channels is how many channels are known.
+func (t *Table) Channels() int64 { return t.channels.Load() }
 
 // Ask answers a question of an edge.
 func (t *Table) Ask(q *channel.Question) {
@@ -245,6 +250,39 @@ func (t *Table) wait(reply <-chan struct{}) bool {
 	case <-t.ended:
 		return false
 	}
+}
+
+// Waiting is how many publications are queued or in flight, and their bytes.
+func (t *Table) Waiting() (events, bytes int64) { return t.events.Load(), t.bytes.Load() }
+
+// With calls f for a channel that is here, on its shard; false: it is not here.
+func (t *Table) With(name string, f func(*channel.Channel, *channel.Step)) (here bool) {
+	s := t.shardOf(name)
+	t.do(s, func() {
+		if e := s.channels[name]; e != nil {
+			here = true
+			s.on(e, func(e *entry) { f(&e.Channel, &s.step) })
+		}
+	})
+	return here
+}
+
+// Let lets a channel go, as if for room; false: it is not here, or something waits for it.
+func (t *Table) Let(name string) (gone bool) {
+	s := t.shardOf(name)
+	t.do(s, func() {
+		if e := s.channels[name]; e != nil && !e.busy() {
+			s.drop(e)
+			gone = true
+		}
+	})
+	return gone
+}
+
+// State is a picture of a channel; false: it is not here.
+func (t *Table) State(name string) (state channel.State, here bool) {
+	here = t.With(name, func(c *channel.Channel, _ *channel.Step) { state = c.State() })
+	return state, here
 }
 
 // do has a shard call f and waits for it; false: the table has ended.

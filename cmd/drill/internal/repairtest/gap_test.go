@@ -28,11 +28,12 @@ import (
 	routerbus "github.com/spillway-io/spillway/router/bus"
 	"github.com/spillway-io/spillway/router/history/memory"
 	"github.com/spillway-io/spillway/router/namespace"
+	"github.com/spillway-io/spillway/router/table"
 )
 
 // lossy is the router's bus; what it is given while it loses goes nowhere.
 type lossy struct {
-	router.Bus
+	table.Bus
 	lose atomic.Bool
 }
 
