@@ -108,8 +108,11 @@ func (e *edgeStream) admit() bool {
 func (e *edgeStream) looked() {
 	e.mu.Lock()
 	e.unseen--
+	few := 2*e.unseen*e.server.cfg.AnswerBytes <= e.server.cfg.StreamBytes // not one by one: waking costs more than looking
 	e.mu.Unlock()
-	signal(e.room)
+	if few {
+		signal(e.room)
+	}
 }
 
 // reply queues an answer. It never blocks.

@@ -111,6 +111,7 @@ func (w *Writer) commit(ctx context.Context, runs []*channel.Run) error {
 	began := time.Now()
 	batch := make([]*work, len(runs))
 	for i, r := range runs {
+		r.Answers = make([]channel.Answer, 0, len(r.Pubs))
 		batch[i] = &work{Run: r, at: r.Believed}
 	}
 	if err := w.prepare(ctx, batch); err != nil {
