@@ -242,7 +242,7 @@ type State struct {
 func (c *Channel) State() State {
 	s := State{
 		Known: c.known, Position: Position{c.epoch, c.head}, Floor: c.floor, Shown: c.shown, TailBytes: c.tail.bytes, Pending: len(c.pending),
-		Running: c.running, Unknown: len(c.unknown), Owner: c.own.state.String(), Moving: c.moving,
+		Running: c.running, Unknown: len(c.unknown), Owner: c.own.state.String(), Moving: c.moving != nil,
 	}
 	for _, p := range c.pending {
 		if p.Stage() == Abandoned {
