@@ -12,7 +12,7 @@ import (
 
 	"github.com/spillway-io/spillway/gateway/settings"
 	"github.com/spillway-io/spillway/presence"
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Config is what an edge is told. Default gives a working one.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/proto/schema"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // Config of a Cluster.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/proto/schema"
 	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/backfill"
 	"github.com/spillway-io/spillway/router/channel"
@@ -18,7 +19,6 @@ import (
 	"github.com/spillway-io/spillway/router/table"
 	"github.com/spillway-io/spillway/router/views"
 	"github.com/spillway-io/spillway/router/writer"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // Config of a Router. Zero fields do not mean defaults unless they say so: start

@@ -11,7 +11,7 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // A file with every key at the value that the reference gives as its default is as good as

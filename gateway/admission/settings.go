@@ -3,7 +3,7 @@ package admission
 import (
 	"time"
 
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Settings can be changed while an edge runs (Gate.Set). Rates are those of one edge,

@@ -39,9 +39,9 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/proto/schema"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // leeway forgives clocks that disagree about nbf and iat. exp is not forgiven.

@@ -28,8 +28,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillway-io/spillway/gateway/feed"
+	"github.com/spillway-io/spillway/proto/schema"
 	"github.com/spillway-io/spillway/proto/wire"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // Config of a Bus.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillway-io/spillway/proto/schema"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // Config of a Table. Default works but for Encode.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/gateway/admission"
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // PathWS is where clients connect.

@@ -32,7 +32,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/spillway-io/spillway/presence"
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // View tells which routers there are. Implemented by presence.Cluster.

@@ -23,9 +23,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spillway-io/spillway/proto/schema"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // Conn is what is used of a *nats.Conn. Publish keeps nothing of data.

@@ -17,9 +17,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spillway-io/spillway/proto/schema"
 	"github.com/spillway-io/spillway/proto/wire"
 	"github.com/spillway-io/spillway/router/history"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // Durability says what an acked event has survived.

@@ -12,9 +12,9 @@ import (
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/gatewayfile"
 	"github.com/spillway-io/spillway/cmd/internal/routerfile"
+	"github.com/spillway-io/spillway/proto/schema"
 	"github.com/spillway-io/spillway/router/api"
 	"github.com/spillway-io/spillway/router/namespace"
-	"github.com/spillway-io/spillway/schema"
 )
 
 func write(t *testing.T, name, text string) string {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/knadh/koanf/parsers/yaml"
 
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Decode fills the struct that out points to from YAML, by the keys that it declares. The

@@ -6,7 +6,7 @@ import (
 
 	"github.com/knadh/koanf/parsers/yaml"
 
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // settingsSource is how problems of the cluster's settings are named.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/gateway/auth"
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Auth says whose tokens are good. At least one way must be named, or anonymous.

@@ -48,12 +48,11 @@ func root(t *testing.T) string {
 func TestImportsGoOneWay(t *testing.T) {
 	// A tier may need those named here and itself.
 	allowed := map[string][]string{
-		"schema":   {},
 		"proto":    {},
-		"presence": {"schema", "proto"},
-		"router":   {"schema", "proto", "presence"},
-		"gateway":  {"schema", "proto", "presence"},
-		"cmd":      {"schema", "proto", "presence", "router", "gateway"},
+		"presence": {"proto"},
+		"router":   {"proto", "presence"},
+		"gateway":  {"proto", "presence"},
+		"cmd":      {"proto", "presence", "router", "gateway"},
 	}
 	for pkg, needs := range deps(t, "./...") {
 		tier, _, _ := strings.Cut(strings.TrimPrefix(pkg, module), "/")
@@ -97,7 +96,7 @@ func TestProductionBinariesAreLean(t *testing.T) {
 
 func TestTopLevel(t *testing.T) {
 	allowed := []string{
-		"schema", "proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md", "ARCHITECTURE.md",
+		"proto", "presence", "router", "gateway", "cmd", "deploy", "go.mod", "go.sum", "buf.yaml", "README.md", "ARCHITECTURE.md",
 		"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "bin",
 	}
 	entries, err := os.ReadDir(root(t))

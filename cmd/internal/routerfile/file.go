@@ -17,10 +17,10 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/internal/config"
 	"github.com/spillway-io/spillway/cmd/internal/run"
+	"github.com/spillway-io/spillway/proto/schema"
 	"github.com/spillway-io/spillway/router"
 	"github.com/spillway-io/spillway/router/history/postgres"
 	"github.com/spillway-io/spillway/router/history/sqlite"
-	"github.com/spillway-io/spillway/schema"
 )
 
 // File is router.yaml.

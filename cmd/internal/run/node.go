@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/spillway-io/spillway/presence"
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Node is what an operator sets of a node of either role.

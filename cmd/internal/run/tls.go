@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Pair is a certificate and its key.

@@ -23,7 +23,7 @@
 // slow consumer, priorities, timeouts.
 package sendq
 
-import "github.com/spillway-io/spillway/schema"
+import "github.com/spillway-io/spillway/proto/schema"
 
 // Limits bound one queue.
 type Limits struct {

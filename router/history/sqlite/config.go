@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spillway-io/spillway/schema"
+	"github.com/spillway-io/spillway/proto/schema"
 )
 
 // Synchronous says when a commit has reached the disk.
