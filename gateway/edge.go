@@ -1,31 +1,3 @@
-// Package gateway is the edge: it holds the clients' sockets. Its root keeps the loops and
-// what they own, conns, sessions and subscriptions, and joins the rooms of the edge:
-//
-//	door       accept to 101 or refusal, the gate          -> root, through door.Loop
-//	leave      drains, evacuations, rebalances, max age    -> root, through leave.Edge, Conns, Conn
-//	feed       the channel table: order, repair, backfill  -> root, through feed.Sink
-//	admission  who may come in, and when (pure)            used by door
-//	targets    where clients can be sent                   used by door, leave and the root
-//	load       windows of the load figure                  used by door, leave and the root
-//
-// cmd makes an Edge and runs it; it calls a feed.Table (bus, routers), an Upstream
-// (publishes and reads), a Verifier (tokens) and the membership view.
-//
-// Life and goroutines: the door (one) accepts and reads requests; the pool (a few)
-// checks requests and tokens; loops (one a core) own the conns; callers (bounded)
-// wait for routers; the table's shards order events. No goroutine, buffer or timer
-// for an idle conn. Run owns them all, turns the governor (serving, leaving, evacuated)
-// and leaves in order: it refuses newcomers, moves its clients to other edges within
-// DrainDeadline, then stops the parts.
-//
-// Invariants: I2 a client sees offsets in order, each at most once; I3 what it
-// missed is delivered or announced; I5 who comes in is within lanes and confirmed
-// grants (package admission); I6 conns do not fall because others arrive; I7
-// queues are bounded in bytes; I11 a refusal is one write that says when to come
-// back.
-//
-// Left out on purpose: the order and repair of channels (feed), the plan of a drain
-// (presence/drain).
 package gateway
 
 import (

@@ -6,7 +6,7 @@
 //	storm_queue_test.go    what happens when
 //	storm_edge_test.go     a gate, its clock, and the cost of a handshake
 //	storm_client_test.go   clients: the SDK's policy, and old ones
-//	storm_leave_test.go    an edge that hands its clients over
+//	storm_leave_test.go    an edge that moves its clients
 //	storm_measure_test.go  time until all are back, fairness, twins of the promises
 //
 // Modelled: 5 to 50 ms each way, a balancer that draws blindly and sees a dead edge

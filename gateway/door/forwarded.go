@@ -11,7 +11,7 @@ import (
 // Others may write there what they like: nobody reads it.
 //
 // The address serves one end: a leaving edge tells receivers that end TLS where its
-// clients will come from (sources.go). No limit is by address.
+// clients will come from (package leave). No limit is by address.
 type proxies []netip.Prefix
 
 func (p proxies) has(a netip.Addr) bool {
