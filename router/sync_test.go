@@ -186,12 +186,12 @@ func TestTrustEndsWithTheOwnership(t *testing.T) {
 
 func (n *node) giveAway() {
 	n.members.set(snapshotOf(2, routerMember("someone-else", "127.0.0.1:1")))
-	n.views.Look()
+	n.views.Look(time.Now())
 }
 
 func (n *node) takeBack() {
 	n.members.set(snapshotOf(3, routerMember(n.cfg.ID, "")))
-	n.views.Look()
+	n.views.Look(time.Now())
 }
 
 // For a minute after a change of owner the head is read before each answer, and

@@ -97,7 +97,7 @@ func (h *Handover) seek(ctx context.Context) error {
 func (h *Handover) round(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Wait/2)
 	defer cancel()
-	look := h.Views.Look() // before the channels are found to be ours by it, or a newer view
+	look := h.Views.Look(time.Now()) // before the channels are found to be ours by it, or a newer view
 	if names = h.Channels.Awaiting(names); len(names) == 0 {
 		return
 	}

@@ -14,7 +14,7 @@ func (s *shard) touch(e *entry) {
 	if e.prev != nil {
 		e.unlink()
 	}
-	e.used = time.Now()
+	e.used = s.step.Now
 	if !e.often && e.used.Sub(e.came) >= oftenAfter {
 		e.often = true
 		s.ofOften += e.bytes

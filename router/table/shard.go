@@ -105,8 +105,10 @@ func (s *shard) run(ctx context.Context) {
 		case <-s.inbox.wake:
 			s.commands()
 		case <-tick.C:
+			s.clock()
 			s.tick()
 		case now := <-beat.C:
+			s.clock()
 			s.repeat(now)
 		}
 		s.numberMemory()
@@ -125,12 +127,15 @@ func signal(c chan struct{}) {
 }
 
 func (s *shard) commands() {
+	s.clock()
 	queue := s.inbox.take(s.spare)
 	for i := range queue {
 		c := &queue[i]
 		switch c.kind {
 		case cmdPublish:
-			s.on(s.open(c.pub.Channel, c.pub.Namespace), func(e *entry) { e.Publish(&s.step, c.pub) })
+			e := s.open(c.pub.Channel, c.pub.Namespace)
+			s.current = e
+			e.Publish(&s.step, c.pub) // it looks at no view, and holds no more than before
 		case cmdAsk:
 			q := c.x.(*channel.Question)
 			s.on(s.find(q.Ask.Channel, q.Namespace), func(e *entry) { e.Ask(&s.step, q) })
@@ -154,11 +159,15 @@ func (s *shard) commands() {
 	s.spare = queue
 }
 
-// on makes a step of one channel, and counts what it costs afterwards.
+// clock has the steps that follow happen now. One reading serves all messages that wait.
+func (s *shard) clock() { s.step.Now, s.step.Wall = time.Now(), s.table.cfg.Now() }
+
+// on makes a step of one channel, and counts what it costs afterwards. The view is looked
+// at anew for each: a router that stood still trusts nothing, not even within a turn.
 func (s *shard) on(e *entry, f func(*entry)) {
 	before := s.current
 	s.current = e
-	s.step.Now, s.step.Wall, s.step.Look = time.Now(), s.table.cfg.Now(), s.table.deps.Views.Look()
+	s.step.Look = s.table.deps.Views.Look(s.step.Now)
 	f(e)
 	s.current = before
 	if e.prev != nil {
@@ -187,7 +196,7 @@ func (s *shard) count(e *entry, delta int64) {
 func (s *shard) open(name string, ns *namespace.Namespace) *entry {
 	e := s.channels[name]
 	if e == nil {
-		e = &entry{Channel: *channel.New(name, ns), came: time.Now()}
+		e = &entry{Channel: *channel.New(name, ns), came: s.step.Now}
 		s.channels[name] = e
 		s.table.channels.Add(1)
 	}

@@ -105,10 +105,10 @@ func (v *Views) Changed() <-chan struct{} { return v.members.Changed() }
 // Depart gives everything to other routers from now on. It is called once.
 func (v *Views) Depart() { v.departed.Store(max(1, v.elapsed())) }
 
-// Look is what this router sees now.
-func (v *Views) Look() Picture {
+// Look is what this router sees now; now is a time of the monotonic clock.
+func (v *Views) Look(now time.Time) Picture {
 	breaks := v.breaks() // before the views: a break in between is seen by the next look
-	p := Picture{cfg: &v.cfg, breaks: breaks, incarnation: v.members.Incarnation(), At: time.Now(), views: v.current()}
+	p := Picture{cfg: &v.cfg, breaks: breaks, incarnation: v.members.Incarnation(), At: now, views: v.current()}
 	if d := v.departed.Load(); d != 0 {
 		p.departed = v.start.Add(time.Duration(d))
 	}

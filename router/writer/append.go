@@ -37,7 +37,7 @@ func (w *Writer) append(ctx context.Context, all []piece) error {
 	}
 	timeout, cancel := context.WithTimeout(ctx, w.cfg.StoreTimeout)
 	defer cancel()
-	look := w.views.Look()
+	look := w.views.Look(time.Now())
 	outcomes, err := w.store.Append(timeout, runs)
 	var refused *history.RefusedError
 	switch {

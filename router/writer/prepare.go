@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spillway-io/spillway/router/channel"
 	"github.com/spillway-io/spillway/router/history"
@@ -25,7 +26,7 @@ func (w *Writer) prepare(ctx context.Context, batch []*work) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.StoreTimeout)
 	defer cancel()
-	look := w.views.Look()
+	look := w.views.Look(time.Now())
 	heads, err := w.store.Heads(ctx, queries)
 	if err != nil {
 		return fmt.Errorf("load heads: %w", err)
