@@ -35,6 +35,10 @@ type Subscribed struct {
 	Pending bool
 }
 
+// Skipped is the Reason of a Gap that no server told: an event came after one that is
+// missing.
+const Skipped = "skipped"
+
 // Gap says that events are lost for this client. The application reloads what it
 // needs by its own means, ReloadAfter from now (its own moment, so that not all
 // clients do it at once).

@@ -170,7 +170,7 @@ func (m *Machine) apply(s *Subscription, n *news, may bool) bool {
 			return false
 		}
 		// No server should do this; but what is lost is told, always.
-		m.lose(s, Position{n.epoch, e.Offset - 1}, "skipped", 0)
+		m.lose(s, Position{n.epoch, e.Offset - 1}, Skipped, 0)
 	}
 	s.pos.Offset = e.Offset
 	m.stats.Events++

@@ -156,7 +156,7 @@ func (o *Options) Validate() error {
 	if o.Rate < 1 || o.Rate > 50_000 {
 		bad("--rate", o.Rate, "must be between 1 and 50,000")
 	}
-	if _, _, err := loadgen.NamedPolicy(o.Policy); err != nil {
+	if _, err := loadgen.NamedPolicy(o.Policy); err != nil {
 		bad("--policy", "", err.Error())
 	}
 	if !slices.Contains(Parts(), o.Part) {

@@ -334,7 +334,7 @@ func (w *world) targets() []string {
 
 // fill connects all clients, with the fresh lanes lifted for the time of it.
 func (w *world) fill() error {
-	policy, timeout, err := loadgen.NamedPolicy(w.o.Policy)
+	policy, err := loadgen.NamedPolicy(w.o.Policy)
 	if err != nil {
 		return err
 	}
@@ -344,7 +344,7 @@ func (w *world) fill() error {
 	if w.live != nil {
 		cfg.Subscriptions = append(cfg.Subscriptions, w.liveSubscription())
 	}
-	cfg.Policy, cfg.AttemptTimeout, cfg.Plain, cfg.CheckPayload = policy, timeout, w.o.Policy != "sdk", true
+	cfg.Policy, cfg.Plain, cfg.CheckPayload = policy, w.o.Policy != "sdk", true
 	w.o.Generator(&cfg)
 	pc := loadgen.ParentConfig{Children: w.o.Generators}
 	if pc.Command, err = w.command("loadgen"); err != nil {

@@ -11,14 +11,12 @@ func (l *loop) sendAway() {
 	l.away = true
 	for i := range l.clients[:l.begun] {
 		c := &l.clients[i]
-		l.timers.clear(&c.timer)
-		for slot := range c.conns {
-			if k := &c.conns[slot]; k.fd >= 0 {
-				l.end(k, CauseAway)
-			}
+		for k := c.conns; k != nil; k = c.conns {
+			l.lose(k, CauseAway)
 		}
+		c.machine.Schedule(l.time().Add(never))
+		l.sleep(c)
 	}
-	l.ready = l.ready[:0]
 }
 
 // bringBack lets all who are away come back within a window, each in a moment of its
@@ -27,16 +25,17 @@ func (l *loop) bringBack(window time.Duration) {
 	l.away = false
 	for i := range l.clients[:l.begun] {
 		c := &l.clients[i]
-		if c.cur != nil || c.gone || c.conns[0].opening() || c.conns[1].opening() {
+		if c.conns != nil || c.gone {
 			continue
 		}
-		due := l.now + int64(jitter(window, l.rand))
-		c.failures, c.first, c.outage = 0, true, due
-		l.timers.set(&c.timer, due)
+		due := l.now + int64(l.random(window))
+		c.first, c.outage = true, due
+		c.machine.Schedule(l.start.Add(time.Duration(due)))
+		l.sleep(c)
 	}
 }
 
-// Away has all clients close their connections and stay away until Back.
+// Away has all clients lose their connections and stay away until Back.
 func (p *Parent) Away(ctx context.Context) error {
 	return p.tellAll(ctx, command{Cmd: cmdAway})
 }

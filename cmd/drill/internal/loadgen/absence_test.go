@@ -14,11 +14,11 @@ func TestClientsStayAwayUntilTheyAreBroughtBack(t *testing.T) {
 		p.welcome("a", "T1", 0)
 		p.events("chat:1", 1, 2)
 	})
-	g := generate(t, s, func(c *Config) { c.Policy = PolicySpec{Kind: "sdk", Base: 1} })
+	g := generate(t, s, func(c *Config) { c.Policy = Policy{Kind: "sdk"} })
 	g.until("two events", func(r *Report) bool { return r.Total.Deliveries == 2 })
 	g.tell(command{Cmd: cmdAway})
 	g.next(lineMarked)
-	g.next(lineStatus) // 200 ms, in which the policy alone would have brought it back
+	g.next(lineStatus)
 	r := g.until("away", func(r *Report) bool { return r.Up == 0 })
 	if r.Total.Attempts != 1 || r.Causes["away"] != 1 || r.Total.Interrupted != 1 {
 		t.Errorf("%+v %v", r.Total, r.Causes)

@@ -27,13 +27,11 @@ type Config struct {
 	Subscriptions []Subscription `json:"subscriptions"` // of each client
 	Secret        []byte         `json:"secret"`        // HS256: clients bring tokens, user c<number>; none: no token
 
-	Rate           int           `json:"rate"`            // first connects of clients begun in a second; 0: no bound
-	InFlight       int           `json:"in_flight"`       // first connects begun and not yet connected; default 200
-	AttemptTimeout time.Duration `json:"attempt_timeout"` // from the connect to `connected`; default 15 s; sdk doubles it per failure to 60 s
-	Policy         PolicySpec    `json:"policy"`          // after a loss; default: stays away
-	Plain          bool          `json:"plain"`           // offers no subprotocol: a client of another make
-	Forget         bool          `json:"forget"`          // come back without positions
-	CheckPayload   bool          `json:"check_payload"`   // data is made by AppendPayload
+	Rate         int    `json:"rate"`          // first connects of clients begun in a second; 0: no bound
+	InFlight     int    `json:"in_flight"`     // first connects begun and not yet connected; default 200
+	Policy       Policy `json:"policy"`        // after a loss; default: stays away
+	Plain        bool   `json:"plain"`         // offers no subprotocol: a client of another make
+	CheckPayload bool   `json:"check_payload"` // data is made by AppendPayload
 }
 
 // Subscription is a channel of each client: client n is one of the Every clients of
@@ -53,7 +51,7 @@ func (s Subscription) Channel(client int) string {
 
 // Default has all but targets, a number of clients and subscriptions.
 func Default() Config {
-	return Config{InFlight: 200, AttemptTimeout: 15 * time.Second}
+	return Config{InFlight: 200}
 }
 
 // Validate reports all problems at once.
@@ -86,13 +84,10 @@ func (c *Config) Validate() error {
 	if c.InFlight < 1 {
 		bad("in_flight", c.InFlight, "must be positive")
 	}
-	if c.AttemptTimeout <= 0 {
-		bad("attempt_timeout", c.AttemptTimeout, "must be positive")
-	}
 	if c.Rate < 0 {
 		bad("rate", c.Rate, "must not be negative")
 	}
-	if _, err := c.Policy.New(); err != nil {
+	if _, err := c.Policy.foreign(); err != nil {
 		bad("policy", c.Policy.Kind, err.Error())
 	}
 	return errors.Join(errs...)

@@ -7,9 +7,12 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spillway-io/spillway/gateway/client/machine"
 )
 
 // Commands to a generator, one JSON object a line.
@@ -102,7 +105,11 @@ func (l *loop) configure(cfg *Config) error {
 		return err
 	}
 	l.cfg = *cfg
-	l.policy, _ = cfg.Policy.New() // Validate made it
+	foreign, err := cfg.Policy.foreign()
+	if err != nil {
+		return err
+	}
+	l.protocol = machine.Config{URLs: []string{home}, HasProvider: len(cfg.Secret) > 0, Name: "loadgen", Random: l.random, Foreign: foreign}
 	for _, t := range cfg.Targets {
 		parsed, err := parseTarget(t)
 		if err != nil {
@@ -117,15 +124,10 @@ func (l *loop) configure(cfg *Config) error {
 		}
 		l.sources = append(l.sources, a.As4())
 	}
-	l.obeys = cfg.Policy.obeys()
 	l.clients = make([]client, cfg.Max)
 	for i := range l.clients {
 		c := &l.clients[i]
 		c.number, c.timer = cfg.First+i, timer{heapAt: -1, client: c}
-		for slot := range c.conns {
-			k := &c.conns[slot]
-			*k = conn{client: c, fd: -1, slot: int32(slot), timer: timer{heapAt: -1, client: c, conn: k}}
-		}
 	}
 	l.begins()
 	l.startPhase("")
@@ -144,10 +146,10 @@ func (l *loop) startPhase(name string) {
 
 // status says how it goes, if it is time to.
 func (l *loop) status() {
-	if !l.tell && l.now < l.statusDue {
+	if !l.tellNow && l.now < l.statusDue {
 		return
 	}
-	l.tell = false
+	l.tellNow = false
 	l.statusDue = l.now + int64(statusEvery)
 	if l.clients != nil {
 		l.say(line{Type: lineStatus, Up: l.up, Gone: l.gone, Deliveries: l.counts.Deliveries})
@@ -208,4 +210,13 @@ func maxRSS() int64 {
 		return 0
 	}
 	return u.Maxrss << 10
+}
+
+// codeNames has the codes as JSON keys.
+func (l *loop) codeNames() map[string]uint64 {
+	m := make(map[string]uint64, len(l.codes))
+	for code, n := range l.codes {
+		m[strconv.Itoa(int(code))] = n
+	}
+	return m
 }

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/orders"
+	"github.com/spillway-io/spillway/gateway/client/machine"
+	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -27,39 +29,42 @@ const (
 
 // loop is a generator. All of it is owned by the thread of Run.
 type loop struct {
-	cfg     Config
-	policy  Policy
-	obeys   bool // the clients know tickets, hints and passes
-	targets []target
-	sources [][4]byte
-	accept  []byte // the right answer to handshakeKey
-	rand    *rand.Rand
-	epfd    int
-	orders  *orders.Reader[command]
-	out     *os.File
+	cfg      Config
+	protocol machine.Config // of all machines
+	stats    machine.Stats  // of all machines
+	targets  []target
+	sources  [][4]byte
+	accept   []byte // the right answer to handshakeKey
+	rand     *rand.Rand
+	epfd     int
+	dialer   func(*conn) error // makes the socket of a conn and begins to connect it
+	orders   *orders.Reader[command]
+	out      *os.File
 
 	start   time.Time // of the series; loop time counts from it
 	startNS int64     // wall clock of start
 	now     int64     // loop time, ns, of this turn
 
 	clients  []client
-	want     int       // clients 0..want-1 are to be connected
-	begun    int       // clients 0..begun-1 have had a turn
-	ready    []*client // those whose wait is over, first come first served
-	ramping  int       // first connects in flight
-	up       int       // clients with a conn that is welcomed
-	gone     int       // clients that will not come back
-	away     bool      // clients that lose their connection stay away for now
-	started  int64     // attempts since rateFrom
+	conns    []*conn // all that were ever made; those that are not in use are free
+	free     []*conn
+	leaving  []leave
+	failures []failure
+	want     int   // clients 0..want-1 are to be connected
+	begun    int   // clients 0..begun-1 have begun
+	ramping  int   // first connects in flight
+	up       int   // clients that are connected
+	gone     int   // clients that will not come back
+	away     bool  // clients that lose their connection stay away for now
+	started  int64 // attempts since rateFrom
 	rateFrom int64
 	timers   timers
 	channels map[string]*channel
 
 	buf     []byte // of reads
 	scratch []byte // of frames to write
-	json    []byte
+	event   clientv1.ServerFrame
 
-	missing  map[missing]struct{}
 	counts   Counts
 	causes   [causes]uint64
 	codes    map[uint16]uint64
@@ -82,7 +87,7 @@ type loop struct {
 	caughtUp  Histogram
 	notify    uint64 // a status each so many deliveries; 0: none
 	notifyAt  uint64
-	tell      bool  // a status is due now
+	tellNow   bool  // a status is due now
 	statusDue int64 // the next one by time
 	stopping  bool
 }
@@ -92,14 +97,9 @@ type loop struct {
 func Run(control, out *os.File) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	l := &loop{
-		orders: orders.From[command](control), out: out, epfd: -1, rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-		channels: map[string]*channel{}, missing: map[missing]struct{}{}, codes: map[uint16]uint64{},
-		refused: map[string]uint64{}, errors: map[string]uint64{}, byNode: map[string][]uint32{}, buf: make([]byte, wire.MaxFrameBytes+2*readBytes),
-	}
+	l := newLoop()
+	l.orders, l.out = orders.From[command](control), out
 	defer l.close()
-	sum := sha1.Sum([]byte(handshakeKey + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-	l.accept = []byte("Sec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(sum[:]) + "\r\n")
 	l.begins()
 	var err error
 	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -116,6 +116,19 @@ func Run(control, out *os.File) error {
 	return err
 }
 
+func newLoop() *loop {
+	sum := sha1.Sum([]byte(handshakeKey + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	l := &loop{
+		epfd: -1, rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		accept:   []byte("Sec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(sum[:]) + "\r\n"),
+		channels: map[string]*channel{}, codes: map[uint16]uint64{}, refused: map[string]uint64{}, errors: map[string]uint64{},
+		byNode: map[string][]uint32{}, buf: make([]byte, wire.MaxFrameBytes+2*readBytes),
+		event: clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{}}},
+	}
+	l.dialer = l.reach
+	return l
+}
+
 // begins starts the clock of the series.
 func (l *loop) begins() {
 	l.start = time.Now()
@@ -129,7 +142,9 @@ func (l *loop) turn() error {
 	for !l.stopping {
 		l.now = int64(time.Since(l.start))
 		l.dueTimers()
+		l.dueLeavers()
 		l.beginSome()
+		l.loseFailed()
 		l.status()
 		n, err := unix.EpollWait(l.epfd, events, l.timeout())
 		if err == unix.EINTR {
@@ -147,8 +162,10 @@ func (l *loop) turn() error {
 				}
 				continue
 			}
-			l.serve(&l.clients[e.Fd].conns[e.Pad], e.Events)
-			if l.tell { // who waits for it waits for all of this batch otherwise
+			if k := l.conns[e.Fd]; k.use == e.Pad {
+				l.serve(k, e.Events)
+			}
+			if l.tellNow { // who waits for it waits for all of this batch otherwise
 				l.status()
 			}
 		}
@@ -163,19 +180,31 @@ func (l *loop) timeout() int {
 	if t := l.timers.next(); t >= 0 {
 		due = min(due, t)
 	}
+	if len(l.leaving) > 0 {
+		due = min(due, l.now+int64(leaveTime)/4)
+	}
 	if l.begun < l.want && l.ramping < l.cfg.InFlight && l.cfg.Rate > 0 {
 		due = min(due, l.rateFrom+l.started*int64(time.Second)/int64(l.cfg.Rate))
 	}
 	return int(max((due-l.now+int64(time.Millisecond)-1)/int64(time.Millisecond), 0))
 }
 
-// beginSome starts the attempts of those whose wait is over, and as many first ones as
-// rate and window allow.
-func (l *loop) beginSome() {
-	for _, c := range l.ready {
-		l.begin(c)
+// dueTimers wakes the machines whose time has come.
+func (l *loop) dueTimers() {
+	for {
+		due := l.timers.next()
+		if due < 0 || due > l.now {
+			return
+		}
+		c := l.timers[0].client
+		l.timers.clear(&c.timer)
+		c.machine.Tick(l.time(), false)
+		l.step(c)
 	}
-	l.ready = l.ready[:0]
+}
+
+// beginSome starts as many clients as rate and window allow.
+func (l *loop) beginSome() {
 	for l.ramping < l.cfg.InFlight && l.begun < l.want {
 		if l.cfg.Rate > 0 {
 			due := l.rateFrom + l.started*int64(time.Second)/int64(l.cfg.Rate)
@@ -194,9 +223,7 @@ func (l *loop) beginSome() {
 
 // serve is what epoll says about one socket.
 func (l *loop) serve(k *conn, events uint32) {
-	if k.fd < 0 {
-		return
-	}
+	use := k.use
 	if k.state == dialing {
 		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 { // nobody listens there
 			_ = unix.Close(k.fd)
@@ -207,15 +234,11 @@ func (l *loop) serve(k *conn, events uint32) {
 		if events&unix.EPOLLOUT == 0 {
 			return
 		}
-		if l.request(k); k.fd < 0 {
-			return
-		}
+		l.request(k)
 	} else if events&unix.EPOLLOUT != 0 && len(k.out) > 0 {
-		if l.flush(k); k.fd < 0 {
-			return
-		}
+		l.flush(k)
 	}
-	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+	if k.use == use && events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		l.read(k, events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0)
 	}
 }
@@ -223,24 +246,24 @@ func (l *loop) serve(k *conn, events uint32) {
 // read takes what the socket has, until it has no more; ended: the end is in it, and no
 // further event will tell.
 func (l *loop) read(k *conn, ended bool) {
-	for k.fd >= 0 {
+	for use := k.use; k.use == use; {
 		kept := copy(l.buf, k.rest)
 		n, errno := rawRead(k.fd, l.buf[kept:kept+readBytes])
 		switch {
 		case errno == syscall.EAGAIN || errno == syscall.EINTR:
 			return
 		case errno != 0:
-			l.end(k, CauseReset)
+			l.lose(k, CauseReset)
 			return
 		case n == 0:
-			l.end(k, CauseEOF)
+			l.lose(k, CauseEOF)
 			return
 		}
-		k.rest, k.lastRead = nil, l.now
+		k.rest = nil
 		l.counts.Reads++
 		l.counts.Bytes += uint64(n)
 		if err := l.bytes(k, l.buf[:kept+n]); err != nil {
-			l.end(k, CauseBroken)
+			l.lose(k, CauseBroken)
 			return
 		}
 		if n < readBytes && !ended { // epoll(7): a short read emptied the socket
@@ -270,13 +293,11 @@ func (l *loop) bytes(k *conn, b []byte) error {
 // ports, and the next run would search for free ones.
 func (l *loop) close() {
 	linger := unix.Linger{Onoff: 1}
-	for i := range l.clients {
-		for slot := range l.clients[i].conns {
-			if k := &l.clients[i].conns[slot]; k.fd >= 0 {
-				_ = unix.SetsockoptLinger(k.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
-				_ = unix.Close(k.fd)
-				k.fd = -1
-			}
+	for _, k := range l.conns {
+		if k.fd >= 0 {
+			_ = unix.SetsockoptLinger(k.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+			_ = unix.Close(k.fd)
+			k.fd = -1
 		}
 	}
 	if l.epfd >= 0 {

@@ -12,14 +12,13 @@ type Counts struct {
 	Refused   uint64 `json:"refused"`   // busy or an HTTP answer
 	Failed    uint64 `json:"failed"`    // attempts that ended in any other way
 
-	Deliveries uint64 `json:"deliveries"`   // events that came for the first time
-	Lost       uint64 `json:"lost"`         // skipped, not announced, and not come late
-	Duplicate  uint64 `json:"duplicate"`    // came again
-	OutOfOrder uint64 `json:"out_of_order"` // came after a later one
-	Unexpected uint64 `json:"unexpected"`   // events of a channel that is not subscribed, or before its verdict
-	BadPayload uint64 `json:"bad_payload"`  // checksum wrong
-	SeqSkips   uint64 `json:"seq_skips"`    // publisher's numbers missing between two events in order
-	SeqRepeats uint64 `json:"seq_repeats"`  // publisher's numbers seen twice: the event was stored twice
+	Deliveries uint64 `json:"deliveries"`  // events that came for the first time
+	Lost       uint64 `json:"lost"`        // skipped without a word
+	Duplicate  uint64 `json:"duplicate"`   // came again on the same connection, or late
+	Unexpected uint64 `json:"unexpected"`  // events of a channel that is not subscribed, or before its verdict
+	BadPayload uint64 `json:"bad_payload"` // checksum wrong
+	SeqSkips   uint64 `json:"seq_skips"`   // publisher's numbers missing between two events in order
+	SeqRepeats uint64 `json:"seq_repeats"` // publisher's numbers seen twice: the event was stored twice
 
 	Gaps         uint64 `json:"gaps"`          // gap frames
 	Announced    uint64 `json:"announced"`     // events lost by gap or recovered=false, as far as offsets tell
@@ -29,7 +28,7 @@ type Counts struct {
 	SubErrors    uint64 `json:"sub_errors"`    // subscriptions refused or ended
 	Hints        uint64 `json:"hints"`         // `reconnect` frames
 
-	Interrupted   uint64 `json:"interrupted"`    // times that a client had no welcomed connection left
+	Interrupted   uint64 `json:"interrupted"`    // times that a connected client was not any more
 	CaughtUp      uint64 `json:"caught_up"`      // times that one came back and reached the head of all its channels
 	FirstAttempts uint64 `json:"first_attempts"` // the first after an interruption
 	FirstRefused  uint64 `json:"first_refused"`  //
@@ -42,8 +41,6 @@ type Counts struct {
 	MovesRefused  uint64 `json:"moves_refused"`  //
 	MovesFailed   uint64 `json:"moves_failed"`   //
 	SameNode      uint64 `json:"same_node"`      // moves that came out where they began
-	Cut           uint64 `json:"cut"`            // left connections that ended before all their channels were taken over
-	Overlap       uint64 `json:"overlap"`        // events that both connections of a moving client brought
 
 	Pings uint64 `json:"pings"` // sent
 	Reads uint64 `json:"reads"` // read(2) that gave something
@@ -53,11 +50,10 @@ type Counts struct {
 // fields are all counts, in order.
 func (c *Counts) fields() []*uint64 {
 	return []*uint64{
-		&c.Attempts, &c.Connected, &c.Refused, &c.Failed, &c.Deliveries, &c.Lost, &c.Duplicate, &c.OutOfOrder,
+		&c.Attempts, &c.Connected, &c.Refused, &c.Failed, &c.Deliveries, &c.Lost, &c.Duplicate,
 		&c.Unexpected, &c.BadPayload, &c.SeqSkips, &c.SeqRepeats, &c.Gaps, &c.Announced, &c.Recovered, &c.NotRecovered,
 		&c.Pending, &c.SubErrors, &c.Hints, &c.Interrupted, &c.CaughtUp, &c.FirstAttempts, &c.FirstRefused, &c.Resumed,
-		&c.Offered, &c.Passes, &c.TokenAsks, &c.Moves, &c.Moved, &c.MovesRefused, &c.MovesFailed, &c.SameNode, &c.Cut,
-		&c.Overlap, &c.Pings, &c.Reads, &c.Bytes,
+		&c.Offered, &c.Passes, &c.TokenAsks, &c.Moves, &c.Moved, &c.MovesRefused, &c.MovesFailed, &c.SameNode, &c.Pings, &c.Reads, &c.Bytes,
 	}
 }
 
@@ -69,7 +65,7 @@ func (c *Counts) Add(o Counts) {
 	}
 }
 
-// Sub takes another's counts away. Lost may fall when an event comes late.
+// Sub takes another's counts away.
 func (c *Counts) Sub(o Counts) {
 	from := o.fields()
 	for i, p := range c.fields() {
@@ -79,7 +75,7 @@ func (c *Counts) Sub(o Counts) {
 
 // Clean says that nothing was lost, doubled, disordered or damaged.
 func (c *Counts) Clean() bool {
-	return c.Lost+c.Duplicate+c.OutOfOrder+c.Unexpected+c.BadPayload+c.SeqRepeats == 0
+	return c.Lost+c.Duplicate+c.Unexpected+c.BadPayload+c.SeqRepeats == 0
 }
 
 // Report is what one generator, or several merged, saw.

@@ -1,11 +1,10 @@
 package loadgen
 
-// timer belongs to a client (its next attempt) or to a conn (its deadlines).
+// timer says when a client's machine is to be woken.
 type timer struct {
 	due    int64 // loop time
 	heapAt int   // in loop.timers; -1: not armed
 	client *client
-	conn   *conn // nil: the client's own
 }
 
 // timers is a heap of timers by due; each is in it at most once. (container/heap

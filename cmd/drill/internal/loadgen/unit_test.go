@@ -2,69 +2,14 @@ package loadgen
 
 import (
 	"encoding/json"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
-)
 
-func TestPolicies(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	policy := func(s PolicySpec) Policy {
-		p, err := s.New()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	sdk, fixed := policy(PolicySpec{Kind: "sdk"}), policy(PolicySpec{Kind: "fixed", Interval: 5 * time.Second})
-	doubling := policy(PolicySpec{Kind: "exponential", Base: time.Second, Cap: 10 * time.Second})
-	for range 1000 {
-		for failures, most := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second} {
-			if d, again := sdk.Next(End{Failures: failures}, r); !again || d < 0 || d >= most {
-				t.Fatalf("sdk after %d failures: %v", failures, d)
-			}
-		}
-		if d, _ := sdk.Next(End{Failures: 60}, r); d >= 30*time.Second {
-			t.Fatalf("sdk passes its cap: %v", d)
-		}
-		if d, _ := sdk.Next(End{RetryWindow: 3 * time.Second}, r); d >= 3*time.Second {
-			t.Fatalf("sdk outside the window: %v", d)
-		}
-		if d, _ := fixed.Next(End{Failures: 9, Wait: time.Hour, Code: 4200}, r); d != 5*time.Second {
-			t.Fatalf("fixed: %v", d)
-		}
-	}
-	if d, again := sdk.Next(End{Wait: 7 * time.Second}, r); d != 7*time.Second || !again {
-		t.Errorf("sdk does not keep the server's wait: %v", d)
-	}
-	if d, _ := sdk.Next(End{Wait: 4 * time.Second, Header: true}, r); d < 4*time.Second || d >= 8*time.Second {
-		t.Errorf("sdk after a Retry-After of 4 s: %v", d)
-	}
-	longest := time.Duration(0)
-	for range 1000 { // a client that superseded itself is alone: no window
-		d, _ := sdk.Next(End{Code: 4006, RetryWindow: 9 * time.Second}, r)
-		longest = max(longest, d)
-	}
-	if longest >= 500*time.Millisecond {
-		t.Errorf("sdk spreads an end of its own over the window: %v", longest)
-	}
-	if _, again := sdk.Next(End{Code: 4200}, r); again {
-		t.Error("sdk comes back after 4200")
-	}
-	for failures, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
-		if d, _ := doubling.Next(End{Failures: failures}, r); d != want*time.Second {
-			t.Errorf("exponential after %d: %v", failures, d)
-		}
-	}
-	for _, s := range []PolicySpec{{Kind: "odd"}, {Kind: "fixed"}} {
-		if _, err := s.New(); err == nil {
-			t.Errorf("%+v was taken", s)
-		}
-	}
-}
+	"github.com/spillway-io/spillway/gateway/client/machine"
+)
 
 func TestHistogramIsWithinSixPercent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -175,15 +120,19 @@ func FuzzCutFrame(f *testing.F) {
 }
 
 func BenchmarkEvent(b *testing.B) {
-	l := &loop{cfg: Config{CheckPayload: true}, start: time.Now(), channels: map[string]*channel{}, missing: map[missing]struct{}{}}
-	c := &client{subs: []position{{channel: l.channel("bench:all"), known: true}}}
-	k := &c.conns[0]
-	*k = conn{client: c, fd: 1, state: up, subs: []stream{{live: true}}}
-	frame := eventText("bench:all", 1, 1)
+	l, c, k := onPaper(b, Policy{Kind: "sdk"})
+	l.cfg.CheckPayload = true
+	text := make([][]byte, 1000)
+	for i := range text {
+		text[i] = eventText("chat:1", uint64(i+1), uint64(i+1))
+	}
 	b.ReportAllocs()
-	for b.Loop() {
-		c.subs[0].offset, k.subs[0] = 0, stream{live: true}
-		if err := l.text(k, frame); err != nil {
+	for n := 0; b.Loop(); n++ {
+		if n%len(text) == 0 { // begin again
+			c.subs[0].Since(machine.Position{Epoch: "e1"})
+			c.subs[0].seq, k.subs[0].end = 0, 0
+		}
+		if err := l.text(k, text[n%len(text)]); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -5,12 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"strconv"
-	"time"
 
 	"github.com/gobwas/ws"
 	"golang.org/x/sys/unix"
 
-	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
+	"github.com/spillway-io/spillway/gateway/client/machine"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
@@ -37,34 +36,46 @@ func (l *loop) answer(k *conn, b []byte) (rest []byte, ok bool, err error) {
 		return nil, false, errBroken
 	}
 	if status := string(head[9:12]); status != "101" {
-		k.refused, k.told = status, told{wait: retryAfter(head), header: true}
-		l.end(k, CauseRefused)
+		k.refused = status
+		k.rest = append([]byte(nil), b...) // for refusal
+		if size, told := contentLength(head); len(b) > maxHead || told && len(b) >= end+len(headEnd)+size {
+			l.lose(k, CauseRefused)
+		}
 		return nil, false, nil
 	}
 	if !bytes.Contains(head, l.accept) {
 		return nil, false, errBroken
 	}
-	l.greet(k)
-	return b[end+4:], k.fd >= 0, nil
+	k.state = open
+	k.client.machine.Opened(l.time(), k.link)
+	use := k.use
+	l.step(k.client)
+	return b[end+4:], k.use == use, nil
 }
 
-func retryAfter(head []byte) time.Duration {
-	const name = "\r\nRetry-After: "
+// contentLength of an answer; without it the body ends with the stream.
+func contentLength(head []byte) (n int, told bool) {
+	const name = "\r\nContent-Length: "
 	at := bytes.Index(head, []byte(name))
 	if at < 0 {
-		return 0
+		return 0, false
 	}
 	value, _, _ := bytes.Cut(head[at+len(name):], []byte("\r\n"))
-	seconds, err := strconv.Atoi(string(value))
-	if err != nil {
-		return 0
+	n, err := strconv.Atoi(string(value))
+	return n, err == nil && n >= 0
+}
+
+// refusal is what the answer to the handshake told, as far as it has come.
+func (k *conn) refusal() machine.Refusal {
+	if k.refused == "" {
+		return machine.Refusal{}
 	}
-	return time.Duration(seconds) * time.Second
+	return machine.ReadRefusal(bytes.NewReader(k.rest))
 }
 
 // frames serves the WebSocket frames in b. What has not come whole is kept.
 func (l *loop) frames(k *conn, b []byte) error {
-	for len(b) > 0 {
+	for use := k.use; len(b) > 0 && k.use == use; {
 		op, payload, n, err := cutFrame(b)
 		if err != nil {
 			return err
@@ -79,22 +90,24 @@ func (l *loop) frames(k *conn, b []byte) error {
 			if err := l.text(k, payload); err != nil {
 				return err
 			}
+			continue
 		case ws.OpPing:
-			l.sendRaw(k, ws.OpPong, payload)
+			l.sendFrame(k, ws.OpPong, payload)
 		case ws.OpPong:
 		case ws.OpClose:
 			if len(payload) >= 2 {
 				k.code = binary.BigEndian.Uint16(payload)
 			}
 			if k.state != leaving {
-				l.sendRaw(k, ws.OpClose, payload)
+				l.sendFrame(k, ws.OpClose, payload)
 			}
-			l.end(k, CauseClosed)
+			l.lose(k, CauseClosed)
+			return nil
 		default:
 			return errBroken
 		}
-		if k.fd < 0 {
-			return nil
+		if k.state == open {
+			k.client.machine.Alive(k.link)
 		}
 	}
 	return nil
@@ -132,14 +145,15 @@ func cutFrame(b []byte) (op ws.OpCode, payload []byte, n int, err error) {
 	return ws.OpCode(b[0] & 0xf), b[at : at+size], at + size, nil
 }
 
-// send writes a command.
-func (l *loop) send(k *conn, f *clientv1.ClientFrame) {
-	l.json = wire.AppendClient(l.json[:0], f)
-	l.sendRaw(k, ws.OpText, l.json)
+// sendClose writes a close frame.
+func (l *loop) sendClose(k *conn, code wire.CloseCode) {
+	var body [2]byte
+	binary.BigEndian.PutUint16(body[:], uint16(code))
+	l.sendFrame(k, ws.OpClose, body[:])
 }
 
-// sendRaw writes a masked frame.
-func (l *loop) sendRaw(k *conn, op ws.OpCode, payload []byte) {
+// sendFrame writes a masked frame.
+func (l *loop) sendFrame(k *conn, op ws.OpCode, payload []byte) {
 	b := append(l.scratch[:0], 0x80|byte(op))
 	switch n := len(payload); {
 	case n < 126:
@@ -167,7 +181,7 @@ func (l *loop) write(k *conn, b []byte) {
 	}
 	n, err := unix.Write(k.fd, b)
 	if err != nil && err != unix.EAGAIN {
-		l.end(k, CauseReset)
+		l.fail(k, CauseReset)
 		return
 	}
 	if n = max(n, 0); n < len(b) {
