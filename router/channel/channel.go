@@ -279,8 +279,12 @@ func (c *Channel) use(s *Step) {
 
 // sight is what this router sees of the channel now.
 func (c *Channel) sight(s *Step) sight {
-	v := sight{self: s.Look.Self(), known: c.known, revision: s.Look.Revision(), now: s.Look.Trust()}
+	v := sight{self: s.Look.Self(), revision: s.Look.Revision(), now: s.Look.Trust()}
+	v.known = c.known || c.running || len(c.unknown) > 0 // what is in flight may make it known yet
 	v.owner, v.since = s.Look.Owner(c.name)
+	if r := &c.asked; r.revision > max(v.revision, c.own.revision) {
+		v.owner, v.revision, v.since = r.by, r.revision, r.at // who asks knows more than we do
+	}
 	if c.own.owner(&v) == v.self {
 		held := c.own.state == ownHeld || c.own.state == ownLeaving
 		v.doubt = s.Look.Doubt(c.name, held, c.own.held, c.own.revision)

@@ -23,6 +23,7 @@ type Handed struct {
 type request struct {
 	by       string
 	revision uint64
+	at       time.Time // when it came
 }
 
 // wanted is whom the channel is to be handed to; "": nobody. What waited for a hand-over
@@ -33,12 +34,6 @@ func (c *Channel) wanted(s *Step) string {
 	due := c.own.due(&v)
 	if before == ownAwaiting && c.own.state != ownAwaiting {
 		c.release(s)
-	}
-	if c.asked.revision > max(v.revision, c.own.revision) {
-		due = c.asked.by // it knows more than we do
-	}
-	if c.own.state != ownHeld && c.own.state != ownLeaving {
-		return ""
 	}
 	return due
 }
@@ -88,17 +83,13 @@ func (c *Channel) Give(s *Step, to string) *Handed {
 		return nil
 	}
 	v := c.sight(s)
-	revision := v.revision
-	if c.asked.by == to {
-		revision = max(revision, c.asked.revision)
-	}
 	if !c.known {
-		c.own.state, c.own.to, c.own.revision = ownGiven, to, revision
+		c.own.state, c.own.to, c.own.revision = ownGiven, to, v.revision
 		c.stay(s)
 		return nil
 	}
-	h := c.pack(s, revision)
-	h.Meta.Moves = c.own.give(to, revision, standing{Position: Position{c.epoch, c.head}, stored: h.Meta.Stored}, s.Now).moves
+	h := c.pack(s, v.revision)
+	h.Meta.Moves = c.own.give(to, v.revision, standing{Position: Position{c.epoch, c.head}, stored: h.Meta.Stored}, s.Now).moves
 	c.offered, c.held = false, time.Time{}
 	c.moving, c.since = h, s.Now // until the receiver has answered
 	s.Out.Watch()
@@ -247,7 +238,6 @@ func keysOf(handed []*gatewayv1.HandedKey) *recentKeys {
 // have it. What it can have is offered to it before all others.
 func (c *Channel) Asked(s *Step, by string, revision uint64) gatewayv1.Taking {
 	v := c.sight(s)
-	v.known = v.known || c.running || len(c.unknown) > 0 // what is in flight may make it known yet
 	if owner := c.own.owner(&v); owner != by && owner != "" && revision <= max(v.revision, c.own.revision) {
 		return gatewayv1.Taking_TAKING_LATER // it sees less than we do: it will see
 	}
@@ -256,12 +246,9 @@ func (c *Channel) Asked(s *Step, by string, revision uint64) gatewayv1.Taking {
 		return gatewayv1.Taking_TAKING_LATER
 	case v.known && c.own.holds():
 		if revision > c.asked.revision {
-			c.asked = request{by, revision}
+			c.asked = request{by, revision, s.Now}
 		}
-		if c.own.state == ownAwaiting && c.known {
-			c.own.state, c.own.lost = ownLeaving, s.Now
-			c.release(s)
-		}
+		c.wanted(s) // it is the asker's from now on
 		c.offer(s, by, true)
 		return gatewayv1.Taking_TAKING_COMING
 	case c.own.state == ownAwaiting:
