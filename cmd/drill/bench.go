@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,9 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
+	"github.com/spillway-io/spillway/cmd/drill/internal/floor"
 	"github.com/spillway-io/spillway/cmd/drill/internal/loadgen"
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
 	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/cmd/drill/internal/relay"
 	"github.com/spillway-io/spillway/cmd/internal/run"
@@ -44,7 +45,7 @@ func (relayCmd) Run(*env) error { return relay.Child() }
 type floorCmd struct{}
 
 func (floorCmd) Run(*env) error {
-	return loadgen.Floor(loadgen.FloorConfig{Channel: benchChannel, PayloadBytes: benchPayload}, os.Stdin, os.Stdout)
+	return floor.Serve(floor.Config{Channel: benchChannel, PayloadBytes: benchPayload}, os.Stdin, os.Stdout)
 }
 
 // startOneEdge runs a cluster with one router and one edge that lets everybody in at once,
@@ -97,7 +98,7 @@ func (b *bench) publish(ctx context.Context, n int) error {
 	req := &routerv1.PublishBatchRequest{}
 	for range n {
 		b.seq++
-		data := loadgen.AppendPayload(nil, benchChannel, b.seq, time.Now(), benchPayload)
+		data := payload.Append(nil, benchChannel, b.seq, time.Now(), benchPayload)
 		req.Publications = append(req.Publications, &routerv1.Publication{
 			Channel: benchChannel, Data: &routerv1.Publication_Json{Json: string(data)},
 		})
@@ -239,25 +240,12 @@ func (b *bench) floor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ready := make(chan string, 1)
-	floor, err := process.Start(process.Config{Name: "floor", Command: command, Line: func(text []byte) {
-		var said struct {
-			Message string `json:"message"`
-		}
-		_ = json.Unmarshal(text, &said) // an empty URL is refused below
-		ready <- said.Message
-	}})
+	bare, err := floor.Start(process.Config{Command: command})
 	if err != nil {
 		return err
 	}
-	defer floor.Kill()
-	var url string
-	select {
-	case url = <-ready:
-	case <-floor.Done():
-		return errors.New("floor: it ended")
-	}
-	p, err := b.generator(ctx, url)
+	defer bare.Kill()
+	p, err := b.generator(ctx, bare.URL)
 	if err != nil {
 		return err
 	}
@@ -268,10 +256,5 @@ func (b *bench) floor(ctx context.Context) error {
 	if err := p.Notify(ctx, b.cmd.Conns); err != nil {
 		return err
 	}
-	return b.deliver(ctx, p, floor, "bare write(2) loop", 1, func(n int) error {
-		return floor.Tell(struct {
-			Cmd string `json:"cmd"`
-			N   int    `json:"n"`
-		}{"write", n})
-	})
+	return b.deliver(ctx, p, bare.Process, "bare write(2) loop", 1, bare.Write)
 }

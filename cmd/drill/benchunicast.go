@@ -14,6 +14,7 @@ import (
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/cluster"
 	"github.com/spillway-io/spillway/cmd/drill/internal/loadgen"
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
 	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	"github.com/spillway-io/spillway/cmd/internal/run"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
@@ -184,7 +185,7 @@ func (u *unicast) caller(ctx context.Context, i int, until time.Time) error {
 			n := i + u.cmd.Callers*rnd.IntN(own)
 			u.seqs[n]++
 			name := unicastChannel(n)
-			data := loadgen.AppendPayload(nil, name, u.seqs[n], time.Now(), benchPayload)
+			data := payload.Append(nil, name, u.seqs[n], time.Now(), benchPayload)
 			request.Publications[j] = &routerv1.Publication{Channel: name, Data: &routerv1.Publication_Json{Json: string(data)}}
 		}
 		response, err := to.PublishBatch(ctx, request)

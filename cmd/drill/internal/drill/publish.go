@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spillway-io/spillway/cmd/drill/internal/loadgen"
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
 
@@ -89,7 +89,7 @@ func (p *publisher) publish(ctx context.Context, batch []int) {
 		}
 		seqs[ch]++
 		name := p.channels[ch]
-		data := loadgen.AppendPayload(nil, name, seqs[ch], time.Now(), payloadBytes)
+		data := payload.Append(nil, name, seqs[ch], time.Now(), payloadBytes)
 		all[i] = &routerv1.Publication{Channel: name, Data: &routerv1.Publication_Json{Json: string(data)}, Key: p.name + fmt.Sprint(seqs[ch])}
 	}
 	p.mu.Unlock()

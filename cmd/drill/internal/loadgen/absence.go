@@ -12,7 +12,7 @@ func (l *loop) sendAway() {
 	for i := range l.clients[:l.begun] {
 		c := &l.clients[i]
 		for k := c.conns; k != nil; k = c.conns {
-			l.lose(k, CauseAway)
+			l.connLost(k, CauseAway)
 		}
 		c.machine.Schedule(l.time().Add(never))
 		l.sleep(c)

@@ -155,7 +155,7 @@ func (l *loop) carryOut(c *client, a machine.Action) {
 	case machine.TellEvent:
 		l.delivered(a.Sub.Owner.(*subscription), &a.Event)
 	case machine.TellGap:
-		l.lost(a.Sub.Owner.(*subscription), &a.Gap)
+		l.gap(a.Sub.Owner.(*subscription), &a.Gap)
 	}
 }
 
@@ -218,7 +218,7 @@ func (l *loop) send(k *conn, text []byte) {
 	case bytes.HasPrefix(text, pingHead):
 		l.counts.Pings++
 	case bytes.HasPrefix(text, connectHead):
-		k.asks()
+		k.noteAsked()
 	}
 	l.sendFrame(k, ws.OpText, text)
 }

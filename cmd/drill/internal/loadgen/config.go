@@ -31,7 +31,7 @@ type Config struct {
 	InFlight     int    `json:"in_flight"`     // first connects begun and not yet connected; default 200
 	Policy       Policy `json:"policy"`        // after a loss; default: stays away
 	Plain        bool   `json:"plain"`         // offers no subprotocol: a client of another make
-	CheckPayload bool   `json:"check_payload"` // data is made by AppendPayload
+	CheckPayload bool   `json:"check_payload"` // data is made by package payload
 }
 
 // Subscription is a channel of each client: client n is one of the Every clients of

@@ -88,8 +88,8 @@ func (c Cause) String() string { return causeNames[min(c, causes-1)] }
 // leaveTime is how long the server's half of a close is waited for, as the SDK does.
 const leaveTime = time.Second
 
-// take makes a conn, or uses one again.
-func (l *loop) take(c *client) *conn {
+// newConn makes a conn, or uses one again.
+func (l *loop) newConn(c *client) *conn {
 	var k *conn
 	if n := len(l.free); n > 0 {
 		k, l.free = l.free[n-1], l.free[:n-1]
@@ -102,8 +102,8 @@ func (l *loop) take(c *client) *conn {
 	return k
 }
 
-// shut closes the socket of a conn and forgets it.
-func (l *loop) shut(k *conn) {
+// closeConn closes the socket of a conn and forgets it.
+func (l *loop) closeConn(k *conn) {
 	k.use++ // what is still said of this use is void
 	if k.fd >= 0 {
 		_ = unix.Close(k.fd)
@@ -119,11 +119,11 @@ func (l *loop) shut(k *conn) {
 	k.rest, k.out = nil, nil
 }
 
-// lose is a conn that has ended, by anybody but the machine, which hears of it.
-func (l *loop) lose(k *conn, cause Cause) {
+// connLost is a conn that has ended, by anybody but the machine, which hears of it.
+func (l *loop) connLost(k *conn, cause Cause) {
 	c := k.client
 	if k.state == leaving {
-		l.shut(k)
+		l.closeConn(k)
 		return
 	}
 	opened := k.state == open
@@ -134,7 +134,7 @@ func (l *loop) lose(k *conn, cause Cause) {
 	}
 	code, link := k.code, k.link
 	l.ended(k, cause)
-	l.shut(k)
+	l.closeConn(k)
 	if opened {
 		c.machine.Lost(l.time(), link, wire.CloseCode(code), causeErrors[cause])
 	} else {
@@ -154,7 +154,7 @@ func (l *loop) drop(k *conn, code wire.CloseCode) {
 		l.ended(k, CauseTimeout)
 	}
 	if k.state != open || code == wire.ClosePingTimeout {
-		l.shut(k)
+		l.closeConn(k)
 		return
 	}
 	k.state, k.leaveBy = leaving, l.now+int64(leaveTime)
@@ -174,19 +174,19 @@ type failure struct {
 	cause Cause
 }
 
-// fail has a conn lost as soon as all actions of now are carried out: the machine hears of
+// failSoon has a conn lost as soon as all actions of now are carried out: the machine hears of
 // one thing after the other.
-func (l *loop) fail(k *conn, cause Cause) {
+func (l *loop) failSoon(k *conn, cause Cause) {
 	l.failures = append(l.failures, failure{leave{k, k.use}, cause})
 }
 
-func (l *loop) loseFailed() {
+func (l *loop) reportFailed() {
 	for len(l.failures) > 0 {
 		list := l.failures
 		l.failures = nil
 		for _, f := range list {
 			if f.conn.use == f.use {
-				l.lose(f.conn, f.cause)
+				l.connLost(f.conn, f.cause)
 			}
 		}
 	}
@@ -201,7 +201,7 @@ func (l *loop) dueLeavers() {
 			if k.leaveBy > l.now {
 				return
 			}
-			l.shut(k)
+			l.closeConn(k)
 		}
 		l.leaving = l.leaving[1:]
 	}

@@ -18,7 +18,7 @@ const (
 // does: the next one at once where nobody listens (next is called again then). The address
 // of the attempt or connection before is the last to be tried.
 func (l *loop) open(c *client, a machine.OpenLink) {
-	k := l.take(c)
+	k := l.newConn(c)
 	k.link, k.move, k.ticket, k.pass, k.began, k.first = a.Link, a.Move, a.Ticket, a.Pass, l.now, c.dials == 0
 	c.dials++
 	if k.first {
@@ -39,7 +39,7 @@ func (l *loop) open(c *client, a machine.OpenLink) {
 	if a.Hinted {
 		var err error
 		if k.target, err = parseTarget(a.URL); err != nil {
-			l.fail(k, CauseLocal)
+			l.failSoon(k, CauseLocal)
 			return
 		}
 		k.aimed, k.left = true, 1
@@ -55,22 +55,22 @@ func (l *loop) next(k *conn) {
 			k.address++
 			k.client.address = k.address % len(l.targets)
 		}
-		switch err := l.dialer(k); err {
+		switch err := l.socket(k); err {
 		case nil:
 			return
 		case unix.ECONNREFUSED:
 		case unix.EADDRNOTAVAIL, unix.EADDRINUSE, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
-			l.fail(k, CauseLocal)
+			l.failSoon(k, CauseLocal)
 			return
 		default:
 			k.left = 0
 		}
 	}
-	l.fail(k, CauseReset)
+	l.failSoon(k, CauseReset)
 }
 
-// reach makes the socket and begins to connect it.
-func (l *loop) reach(k *conn) error {
+// openSocket makes the socket and begins to connect it.
+func (l *loop) openSocket(k *conn) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func (l *loop) fastEvent(k *conn, b []byte) bool {
 		if !ok || n == 0 {
 			return false
 		}
-		l.witness(k, i, offset)
+		l.checkStream(k, i, offset)
 		if c.conns.next != nil { // while it moves the machine may keep the event
 			l.tell(k, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{
 				Channel: c.subs[i].channel.name, Offset: offset, Data: bytes.Clone(data),
@@ -88,7 +88,7 @@ func (l *loop) frame(k *conn, line []byte) error {
 	c := k.client
 	switch m := f.Frame.(type) {
 	case *clientv1.ServerFrame_Event:
-		l.witness(k, c.find(m.Event.Channel), m.Event.Offset)
+		l.checkStream(k, c.find(m.Event.Channel), m.Event.Offset)
 	case *clientv1.ServerFrame_Connected:
 		l.connected(k, m.Connected)
 	case *clientv1.ServerFrame_Subscribed:

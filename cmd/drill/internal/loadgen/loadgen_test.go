@@ -14,6 +14,8 @@ import (
 
 	"github.com/gobwas/ws"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/floor"
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
@@ -147,18 +149,18 @@ func TestLossDuplicateAndDisorderAreCounted(t *testing.T) {
 func TestEventsCutAnywhereAndJoinedAreRead(t *testing.T) {
 	s := serve(t, func(p *peer) {
 		// The whole stream after the request, byte by byte.
-		_, _ = p.Write(acceptAnswer(p.request))
+		_, _ = p.Write(floor.AcceptAnswer(p.request))
 		f := p.command()
-		b := appendServerFrame(nil, wire.AppendServer(nil, connectedFrame(f.Id, 30_000, 10_000,
+		b := floor.AppendFrame(nil, wire.AppendServer(nil, connectedFrame(f.Id, 30_000, 10_000,
 			[]*clientv1.SubscriptionEntry{{Channel: "chat:1", Epoch: "e1"}})))
 		joined := append(append(eventText("chat:1", 1, 1), '\n'), eventText("chat:1", 2, 2)...)
-		b = appendServerFrame(b, joined)
+		b = floor.AppendFrame(b, joined)
 		// Fields in another order, and unknown ones.
-		b = appendServerFrame(b, []byte(`{"offset":3,"time_ms":1,"new":{"a":[1]},"type":"event","channel":"chat:1","data":`+
-			string(AppendPayload(nil, "chat:1", 3, time.Now(), 128))+`}`))
-		b = appendServerFrame(b, []byte(`{"type":"a new kind of frame"}`))
+		b = floor.AppendFrame(b, []byte(`{"offset":3,"time_ms":1,"new":{"a":[1]},"type":"event","channel":"chat:1","data":`+
+			string(payload.Append(nil, "chat:1", 3, time.Now(), 128))+`}`))
+		b = floor.AppendFrame(b, []byte(`{"type":"a new kind of frame"}`))
 		b = append(b, 0x80|byte(ws.OpPing), 0)
-		b = appendServerFrame(b, eventText("chat:1", 4, 4))
+		b = floor.AppendFrame(b, eventText("chat:1", 4, 4))
 		for _, c := range b {
 			_, _ = p.Write([]byte{c})
 		}
@@ -175,13 +177,13 @@ func TestDamagedAndForeignPayloadsAreCounted(t *testing.T) {
 		p.greet()
 		damaged := eventText("chat:1", 1, 1)
 		damaged[len(damaged)/2] ^= 1
-		_, _ = p.Write(appendServerFrame(nil, damaged))
+		_, _ = p.Write(floor.AppendFrame(nil, damaged))
 		foreign := strings.Replace(string(eventText("chat:2", 2, 2)), "chat:2", "chat:1", 1)
-		_, _ = p.Write(appendServerFrame(nil, []byte(foreign)))
-		_, _ = p.Write(appendServerFrame(nil, eventText("chat:3", 1, 1))) // not subscribed
-		_, _ = p.Write(appendServerFrame(nil, eventText("chat:1", 3, 7)))
-		_, _ = p.Write(appendServerFrame(nil, eventText("chat:1", 4, 7))) // stored twice
-		_, _ = p.Write(appendServerFrame(nil, eventText("chat:1", 5, 10)))
+		_, _ = p.Write(floor.AppendFrame(nil, []byte(foreign)))
+		_, _ = p.Write(floor.AppendFrame(nil, eventText("chat:3", 1, 1))) // not subscribed
+		_, _ = p.Write(floor.AppendFrame(nil, eventText("chat:1", 3, 7)))
+		_, _ = p.Write(floor.AppendFrame(nil, eventText("chat:1", 4, 7))) // stored twice
+		_, _ = p.Write(floor.AppendFrame(nil, eventText("chat:1", 5, 10)))
 	})
 	g := generate(t, s, nil)
 	r := g.until("five events", func(r *Report) bool { return r.Total.Deliveries >= 5 })
@@ -261,8 +263,8 @@ func TestRefusalsAreCountedAndTheServersWaitKept(t *testing.T) {
 			_, _ = p.Write([]byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"))
 			_ = p.Close()
 		case 1:
-			b := acceptAnswer(p.request)
-			b = appendServerFrame(b, wire.AppendServer(nil, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{
+			b := floor.AcceptAnswer(p.request)
+			b = floor.AppendFrame(b, wire.AppendServer(nil, &clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{
 				Busy: &clientv1.Busy{RetryAfterMs: 500, Scope: "node"}}}))
 			b = append(b, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(4010, "busy")))...)
 			_, _ = p.Write(b)
@@ -295,7 +297,7 @@ func TestRefusalsAreCountedAndTheServersWaitKept(t *testing.T) {
 
 func TestADeadServerIsNoticedByThePing(t *testing.T) {
 	s := serve(t, func(p *peer) {
-		_, _ = p.Write(acceptAnswer(p.request))
+		_, _ = p.Write(floor.AcceptAnswer(p.request))
 		f := p.command()
 		p.say(connectedFrame(f.Id, 50, 50, []*clientv1.SubscriptionEntry{{Channel: "chat:1", Epoch: "e1"}}))
 		if p.number > 0 {
@@ -337,7 +339,7 @@ func TestSourceAddressesAndWindowAreKept(t *testing.T) {
 		open++
 		most = max(most, open)
 		mu.Unlock()
-		_, _ = p.Write(acceptAnswer(p.request))
+		_, _ = p.Write(floor.AcceptAnswer(p.request))
 		f := p.command()
 		mu.Lock()
 		open--

@@ -37,7 +37,7 @@ type loop struct {
 	accept   []byte // the right answer to handshakeKey
 	rand     *rand.Rand
 	epfd     int
-	dialer   func(*conn) error // makes the socket of a conn and begins to connect it
+	socket   func(*conn) error // makes the socket of a conn and begins to connect it
 	orders   *orders.Reader[command]
 	out      *os.File
 
@@ -125,7 +125,7 @@ func newLoop() *loop {
 		byNode: map[string][]uint32{}, buf: make([]byte, wire.MaxFrameBytes+2*readBytes),
 		event: clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Event{Event: &clientv1.Event{}}},
 	}
-	l.dialer = l.reach
+	l.socket = l.openSocket
 	return l
 }
 
@@ -144,7 +144,7 @@ func (l *loop) turn() error {
 		l.dueTimers()
 		l.dueLeavers()
 		l.beginSome()
-		l.loseFailed()
+		l.reportFailed()
 		l.status()
 		n, err := unix.EpollWait(l.epfd, events, l.timeout())
 		if err == unix.EINTR {
@@ -253,17 +253,17 @@ func (l *loop) read(k *conn, ended bool) {
 		case errno == syscall.EAGAIN || errno == syscall.EINTR:
 			return
 		case errno != 0:
-			l.lose(k, CauseReset)
+			l.connLost(k, CauseReset)
 			return
 		case n == 0:
-			l.lose(k, CauseEOF)
+			l.connLost(k, CauseEOF)
 			return
 		}
 		k.rest = nil
 		l.counts.Reads++
 		l.counts.Bytes += uint64(n)
 		if err := l.bytes(k, l.buf[:kept+n]); err != nil {
-			l.lose(k, CauseBroken)
+			l.connLost(k, CauseBroken)
 			return
 		}
 		if n < readBytes && !ended { // epoll(7): a short read emptied the socket

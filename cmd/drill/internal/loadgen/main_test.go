@@ -16,8 +16,6 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "generator":
 		err = Child()
-	case "floor":
-		err = Floor(FloorConfig{Channel: "bench:0", PayloadBytes: 128}, os.Stdin, os.Stdout)
 	default:
 		goleak.VerifyTestMain(m)
 		return

@@ -13,12 +13,13 @@ import (
 
 	"github.com/gobwas/ws"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/floor"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 )
 
 // welcome answers the connect frame as a node of that name, all channels recovered.
 func (p *peer) welcome(node, ticket string, head uint64) *clientv1.Connect {
-	_, _ = p.Write(acceptAnswer(p.request))
+	_, _ = p.Write(floor.AcceptAnswer(p.request))
 	f := p.command()
 	m := f.GetConnect()
 	if m == nil {
@@ -53,7 +54,7 @@ func (p *peer) closeCode() int {
 }
 
 func (p *peer) refuse(busy *clientv1.Busy) {
-	_, _ = p.Write(acceptAnswer(p.request))
+	_, _ = p.Write(floor.AcceptAnswer(p.request))
 	p.say(&clientv1.ServerFrame{Frame: &clientv1.ServerFrame_Busy{Busy: busy}})
 	_, _ = p.Write(ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(4010, "busy"))))
 	_ = p.Conn.(*net.TCPConn).CloseWrite()

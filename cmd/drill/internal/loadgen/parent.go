@@ -324,7 +324,7 @@ func (p *Parent) Close() error {
 		_ = c.Tell(command{Cmd: cmdStop}) // the end of its input says the same
 	}
 	for _, c := range p.children {
-		errs = append(errs, c.Hush(closeGrace))
+		errs = append(errs, c.CloseInput(closeGrace))
 	}
 	p.mu.Lock()
 	p.children = nil

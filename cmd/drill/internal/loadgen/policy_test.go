@@ -28,7 +28,7 @@ func onPaper(t testing.TB, p Policy) (*loop, *client, *conn) {
 		t.Fatal(err)
 	}
 	l.protocol.Random = func(d time.Duration) time.Duration { return max(d-1, 0) }
-	l.dialer = func(*conn) error { return nil }
+	l.socket = func(*conn) error { return nil }
 	c := &l.clients[0]
 	l.begun = 1
 	l.begin(c)
@@ -87,7 +87,7 @@ func TestTheWaitsAreThoseOfTheSDK(t *testing.T) {
 			l, c, k := onPaper(t, Policy{Kind: "sdk"})
 			l.now += int64(x.up)
 			k.code = uint16(x.code)
-			l.lose(k, CauseClosed)
+			l.connLost(k, CauseClosed)
 			if d := back(l, c); d != x.want-1 {
 				t.Errorf("back after %v, want %v", d, x.want)
 			}
@@ -105,7 +105,7 @@ func TestASlowConsumerIsForgivenAfterAMinute(t *testing.T) {
 		for _, up := range []time.Duration{0, x.up} {
 			l.now += int64(up)
 			k.code = uint16(wire.CloseSlowConsumer)
-			l.lose(k, CauseClosed)
+			l.connLost(k, CauseClosed)
 			d := back(l, c)
 			if up > 0 && d != x.want-1 {
 				t.Errorf("up for %v: back after %v, want %v", up, d, x.want)
@@ -130,7 +130,7 @@ func TestOldClientsKeepTheirOwnPauses(t *testing.T) {
 		var got []time.Duration
 		for range want {
 			k.code = 4200
-			l.lose(k, CauseClosed)
+			l.connLost(k, CauseClosed)
 			got = append(got, back(l, c))
 			k = come(t, l, c)
 		}

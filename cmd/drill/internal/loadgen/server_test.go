@@ -10,6 +10,8 @@ import (
 
 	"github.com/gobwas/ws"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/floor"
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
@@ -83,7 +85,7 @@ func (s *server) url() string { return "ws://" + s.listener.Addr().String() + "/
 
 // greet accepts, reads the connect frame and answers it with entries.
 func (p *peer) greet(entries ...*clientv1.SubscriptionEntry) *clientv1.Connect {
-	_, _ = p.Write(acceptAnswer(p.request))
+	_, _ = p.Write(floor.AcceptAnswer(p.request))
 	f := p.command()
 	if f.GetConnect() == nil {
 		return &clientv1.Connect{}
@@ -134,19 +136,19 @@ func (p *peer) say(frames ...*clientv1.ServerFrame) {
 		}
 		b = wire.AppendServer(b, f)
 	}
-	_, _ = p.Write(appendServerFrame(nil, b))
+	_, _ = p.Write(floor.AppendFrame(nil, b))
 }
 
 // events writes events with these offsets, seq equal to the offset.
 func (p *peer) events(channel string, offsets ...uint64) {
 	for _, o := range offsets {
-		_, _ = p.Write(appendServerFrame(nil, eventText(channel, o, o)))
+		_, _ = p.Write(floor.AppendFrame(nil, eventText(channel, o, o)))
 	}
 }
 
 func eventText(channel string, offset, seq uint64) []byte {
 	return wire.AppendEvent(nil, channel, &gatewayv1.BusEvent{
-		Offset: offset, TimeMs: 1, Data: AppendPayload(nil, channel, seq, wallNow(), 128),
+		Offset: offset, TimeMs: 1, Data: payload.Append(nil, channel, seq, wallNow(), 128),
 	})
 }
 

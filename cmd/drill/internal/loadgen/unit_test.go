@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/floor"
 	"github.com/spillway-io/spillway/gateway/client/machine"
 )
 
@@ -94,22 +95,8 @@ func TestSourcesHoldFourThousandEach(t *testing.T) {
 	}
 }
 
-func FuzzReadPayload(f *testing.F) {
-	f.Add(AppendPayload(nil, "chat:1", 7, time.Unix(1, 2), 128), "chat:1")
-	f.Add([]byte(`{"lg":"`), "")
-	f.Fuzz(func(t *testing.T, b []byte, channel string) {
-		seq, sent, ok := readPayload(b, []byte(channel))
-		if !ok {
-			return
-		}
-		if again := AppendPayload(nil, channel, seq, time.Unix(0, sent), len(b)); len(again) < MinPayloadBytes {
-			t.Fatalf("%q", again)
-		}
-	})
-}
-
 func FuzzCutFrame(f *testing.F) {
-	f.Add(appendServerFrame(nil, []byte("hello")))
+	f.Add(floor.AppendFrame(nil, []byte("hello")))
 	f.Add([]byte{0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, payload, n, err := cutFrame(b)

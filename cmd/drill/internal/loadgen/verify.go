@@ -3,6 +3,7 @@ package loadgen
 import (
 	"time"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
 	"github.com/spillway-io/spillway/gateway/client/machine"
 )
 
@@ -14,8 +15,8 @@ type stream struct {
 	end  uint64
 }
 
-// asks notes from where the connect frame, which is being sent, asks for each channel.
-func (k *conn) asks() {
+// noteAsked notes from where the connect frame, which is being sent, asks for each channel.
+func (k *conn) noteAsked() {
 	k.subs = k.subs[:0]
 	for i := range k.client.subs {
 		p, _ := k.client.subs[i].Position()
@@ -23,9 +24,9 @@ func (k *conn) asks() {
 	}
 }
 
-// witness checks one event against its connection. i is the subscription; -1: the client
+// checkStream checks one event against its connection. i is the subscription; -1: the client
 // has none of this channel.
-func (l *loop) witness(k *conn, i int, offset uint64) {
+func (l *loop) checkStream(k *conn, i int, offset uint64) {
 	if i < 0 || i >= len(k.subs) || !k.subs[i].live {
 		l.counts.Unexpected++
 		return
@@ -48,7 +49,7 @@ func (l *loop) delivered(s *subscription, e *machine.Event) {
 	if !l.cfg.CheckPayload {
 		return
 	}
-	seq, sent, ok := readPayload(e.Data, s.channel.nameBytes())
+	seq, sent, ok := payload.Read(e.Data, s.channel.nameBytes())
 	if !ok {
 		l.counts.BadPayload++
 		return
@@ -65,9 +66,9 @@ func (l *loop) delivered(s *subscription, e *machine.Event) {
 	s.seq = seq
 }
 
-// lost is what the machine announces as lost: as the server said, or because events are
+// gap is what the machine announces as lost: as the server said, or because events are
 // missing without a word. As far as offsets tell: not across epochs.
-func (l *loop) lost(s *subscription, g *machine.Gap) {
+func (l *loop) gap(s *subscription, g *machine.Gap) {
 	s.seq = 0
 	if g.From.Epoch != g.Epoch {
 		return

@@ -39,7 +39,7 @@ func (l *loop) answer(k *conn, b []byte) (rest []byte, ok bool, err error) {
 		k.refused = status
 		k.rest = append([]byte(nil), b...) // for refusal
 		if size, told := contentLength(head); len(b) > maxHead || told && len(b) >= end+len(headEnd)+size {
-			l.lose(k, CauseRefused)
+			l.connLost(k, CauseRefused)
 		}
 		return nil, false, nil
 	}
@@ -101,7 +101,7 @@ func (l *loop) frames(k *conn, b []byte) error {
 			if k.state != leaving {
 				l.sendFrame(k, ws.OpClose, payload)
 			}
-			l.lose(k, CauseClosed)
+			l.connLost(k, CauseClosed)
 			return nil
 		default:
 			return errBroken
@@ -181,7 +181,7 @@ func (l *loop) write(k *conn, b []byte) {
 	}
 	n, err := unix.Write(k.fd, b)
 	if err != nil && err != unix.EAGAIN {
-		l.fail(k, CauseReset)
+		l.failSoon(k, CauseReset)
 		return
 	}
 	if n = max(n, 0); n < len(b) {

@@ -166,9 +166,9 @@ func (p *Process) Tell(v any) error {
 	return nil
 }
 
-// Hush ends the standard input of a process that converses, which asks it to end, and
+// CloseInput ends the standard input of a process that converses, which asks it to end, and
 // waits; after the grace it is killed, and that is an error.
-func (p *Process) Hush(grace time.Duration) error {
+func (p *Process) CloseInput(grace time.Duration) error {
 	if !p.Running() {
 		return nil
 	}

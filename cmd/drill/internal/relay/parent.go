@@ -114,7 +114,7 @@ func (p *Parent) Cut(silent bool) (n int, err error) {
 func (p *Parent) Close() error {
 	var errs []error
 	for _, c := range p.children {
-		errs = append(errs, c.Hush(closeTime))
+		errs = append(errs, c.CloseInput(closeTime))
 	}
 	p.children = nil
 	return errors.Join(errs...)

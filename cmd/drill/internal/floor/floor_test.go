@@ -1,19 +1,20 @@
-package loadgen
+package floor
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"os"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/spillway-io/spillway/cmd/drill/internal/loadgen"
 	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 )
 
 // floorClients may be raised to see what a delivery costs:
 //
-//	SPILLWAY_FLOOR_CLIENTS=10000 go test -run Floor -v ./cmd/drill/internal/loadgen
+//	SPILLWAY_FLOOR_CLIENTS=10000 go test -run Floor -v ./cmd/drill/internal/floor
 func floorClients() int {
 	if n, err := strconv.Atoi(os.Getenv("SPILLWAY_FLOOR_CLIENTS")); err == nil {
 		return n
@@ -21,33 +22,49 @@ func floorClients() int {
 	return 200
 }
 
+const (
+	roleVariable = "SPILLWAY_FLOOR_TEST_ROLE"
+	patience     = 40 * time.Second
+)
+
+// TestMain is the test, or one of its child processes.
+func TestMain(m *testing.M) {
+	var err error
+	switch os.Getenv(roleVariable) {
+	case "generator":
+		err = loadgen.Child()
+	case "floor":
+		err = Serve(Config{Channel: "bench:0", PayloadBytes: 128}, os.Stdin, os.Stdout)
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
 func TestTheFloorServesTheGenerator(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	self, err := process.Self()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ready := make(chan line, 1)
-	floor, err := process.Start(process.Config{Name: "floor", Command: self, Env: []string{roleVariable + "=floor"}, Line: func(text []byte) {
-		var v line
-		_ = json.Unmarshal(text, &v)
-		ready <- v
-	}})
+	floor, err := Start(process.Config{Command: self, Env: []string{roleVariable + "=floor"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := floor.Hush(closeGrace); err != nil {
+		if err := floor.CloseInput(patience); err != nil {
 			t.Error(err)
 		}
 	}()
-	first := <-ready
 	clients := floorClients()
-	cfg := Default()
-	cfg.Targets, cfg.Max, cfg.CheckPayload = []string{first.Message}, clients, true
-	cfg.Subscriptions = []Subscription{{Format: "bench:0"}}
-	p, err := Start(ctx, ParentConfig{Command: self, Env: []string{roleVariable + "=generator"}, Children: 1}, cfg)
+	cfg := loadgen.Default()
+	cfg.Targets, cfg.Max, cfg.CheckPayload = []string{floor.URL}, clients, true
+	cfg.Subscriptions = []loadgen.Subscription{{Format: "bench:0"}}
+	p, err := loadgen.Start(ctx, loadgen.ParentConfig{Command: self, Env: []string{roleVariable + "=generator"}, Children: 1}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +84,7 @@ func TestTheFloorServesTheGenerator(t *testing.T) {
 	}
 	const events = 50
 	began := time.Now()
-	if err := floor.Tell(command{Cmd: "write", N: events}); err != nil {
+	if err := floor.Write(events); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.AwaitDeliveries(ctx, events*uint64(clients)); err != nil {

@@ -1,4 +1,12 @@
-package loadgen
+// Package floor is the least that a server of events can do, beside which an edge is
+// measured: it greets clients of one channel and then writes each event, encoded once, to
+// one socket after the other with write(2). It has no queue and no bookkeeping, and what a
+// socket does not take at once is an error. Its CPU for a delivery is what the benchmark of
+// an edge compares with.
+//
+// The hidden command `floor` of cmd/drill calls Serve; the benchmark and its test drive it
+// in JSON lines. Everything happens on one thread, which ends with its control file.
+package floor
 
 import (
 	"bytes"
@@ -6,6 +14,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,26 +27,70 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spillway-io/spillway/cmd/drill/internal/orders"
+	"github.com/spillway-io/spillway/cmd/drill/internal/payload"
+	"github.com/spillway-io/spillway/cmd/drill/internal/process"
 	clientv1 "github.com/spillway-io/spillway/proto/spillway/client/v1"
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
 	"github.com/spillway-io/spillway/proto/wire"
 )
 
-// FloorConfig says what the floor serves.
-type FloorConfig struct {
+// Config says what the floor serves.
+type Config struct {
 	Channel      string `json:"channel"`
 	PayloadBytes int    `json:"payload_bytes"`
 }
 
-// floor is the least that a server can do: it greets clients of one channel and then
-// writes each event, encoded once, to one socket after the other with write(2). One
-// thread, no queue, no bookkeeping: what a socket does not take at once is an
-// error. Its CPU for a delivery is what an edge is measured against.
-//
-// Commands on control: {"cmd":"write","n":events}; each event goes to all clients
-// before the next. Lines on out: {"type":"ready","message":address} at first.
+// command is what the floor is told: to write so many events, each to all clients before
+// the next.
+type command struct {
+	N int `json:"n"`
+}
+
+// ready is the one line that the floor says, when it listens.
+type ready struct {
+	URL string `json:"url"`
+}
+
+// Parent drives a floor that is a process of its own.
+type Parent struct {
+	*process.Process
+	URL string
+}
+
+// Start runs a command that calls Serve, and waits until it listens.
+func Start(cfg process.Config) (*Parent, error) {
+	said := make(chan ready, 1)
+	cfg.Name, cfg.Line = "floor", func(text []byte) {
+		var r ready
+		if json.Unmarshal(text, &r) == nil {
+			said <- r
+		}
+	}
+	p, err := process.Start(cfg)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-said:
+		return &Parent{p, r.URL}, nil
+	case <-p.Done():
+		return nil, errors.New("floor: it ended")
+	}
+}
+
+// Write has n events written.
+func (p *Parent) Write(n int) error { return p.Tell(command{n}) }
+
+const (
+	readBytes = 64 << 10
+	maxEvents = 1024
+)
+
+var headEnd = []byte("\r\n\r\n")
+
+// floor is one server, owned by the thread of Serve.
 type floor struct {
-	cfg      FloorConfig
+	cfg      Config
 	epfd     int
 	listener int
 	clients  []int          // descriptors that were greeted
@@ -48,8 +101,8 @@ type floor struct {
 	buf      []byte
 }
 
-// Floor serves until control ends.
-func Floor(cfg FloorConfig, control, out *os.File) error {
+// Serve listens on the loopback, says where, and serves until control ends.
+func Serve(cfg Config, control, out *os.File) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	f := &floor{cfg: cfg, pending: map[int][]byte{}, buf: make([]byte, readBytes)}
@@ -57,7 +110,7 @@ func Floor(cfg FloorConfig, control, out *os.File) error {
 	if err != nil {
 		return fmt.Errorf("floor: %w", err)
 	}
-	text, err := json.Marshal(line{Type: lineReady, Message: addr})
+	text, err := json.Marshal(ready{addr})
 	if err != nil {
 		return err
 	}
@@ -98,7 +151,7 @@ func (f *floor) watch(fd int) error {
 }
 
 func (f *floor) serve(control *os.File) error {
-	events := make([]unix.EpollEvent, maxEventsPolled)
+	events := make([]unix.EpollEvent, maxEvents)
 	commands := orders.From[command](control)
 	for {
 		n, err := unix.EpollWait(f.epfd, events, -1)
@@ -178,12 +231,12 @@ func (f *floor) input(fd int) {
 	switch {
 	case bytes.HasPrefix(have, []byte("GET ")) && bytes.HasSuffix(have, headEnd):
 		f.pending[fd] = []byte{}
-		_, _ = unix.Write(fd, acceptAnswer(have))
+		_, _ = unix.Write(fd, AcceptAnswer(have))
 	case len(have) > 0 && have[0] == 0x80|byte(ws.OpText):
 		if id, ok := connectID(have); ok {
 			delete(f.pending, fd)
 			f.clients = append(f.clients, fd)
-			_, _ = unix.Write(fd, appendServerFrame(nil, wire.AppendServer(nil, f.connected(id))))
+			_, _ = unix.Write(fd, AppendFrame(nil, wire.AppendServer(nil, f.connected(id))))
 		}
 	}
 }
@@ -201,9 +254,9 @@ func (f *floor) write() error {
 	now := time.Now()
 	f.event = wire.AppendEvent(f.event[:0], f.cfg.Channel, &gatewayv1.BusEvent{
 		Offset: f.offset, TimeMs: uint64(now.UnixMilli()),
-		Data: AppendPayload(nil, f.cfg.Channel, f.offset, now, f.cfg.PayloadBytes),
+		Data: payload.Append(nil, f.cfg.Channel, f.offset, now, f.cfg.PayloadBytes),
 	})
-	f.frame = appendServerFrame(f.frame[:0], f.event)
+	f.frame = AppendFrame(f.frame[:0], f.event)
 	for _, fd := range f.clients {
 		n, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&f.frame[0])), uintptr(len(f.frame)))
 		if errno != 0 || int(n) != len(f.frame) {
@@ -213,8 +266,8 @@ func (f *floor) write() error {
 	return nil
 }
 
-// appendServerFrame appends a text frame (RFC 6455 5.2).
-func appendServerFrame(dst, payload []byte) []byte {
+// AppendFrame appends a text frame (RFC 6455 5.2).
+func AppendFrame(dst, payload []byte) []byte {
 	dst = append(dst, 0x80|byte(ws.OpText))
 	switch n := len(payload); {
 	case n < 126:
@@ -227,8 +280,8 @@ func appendServerFrame(dst, payload []byte) []byte {
 	return append(dst, payload...)
 }
 
-// acceptAnswer answers a handshake that is known to be good.
-func acceptAnswer(head []byte) []byte {
+// AcceptAnswer answers a handshake that is known to be good.
+func AcceptAnswer(head []byte) []byte {
 	_, key, _ := bytes.Cut(head, []byte("\r\nSec-WebSocket-Key: "))
 	key, _, _ = bytes.Cut(key, []byte("\r\n"))
 	sum := sha1.Sum(append(bytes.Clone(key), "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"...))
