@@ -43,6 +43,7 @@ type Config struct {
 	QueueEvents int64 `default:"100,000" rule:"above 0"` // publishes that wait; past it RESOURCE_EXHAUSTED
 	QueueBytes  int64 `key:"limits.queue_bytes" default:"64 MiB" unit:"bytes" rule:"above 0" doc:"Publishes of so many bytes wait for the store. One channel may have a quarter of it."`
 
+	Shards     int           `rule:"not negative"` // goroutines that own the channels; 0: one for two cores, at most 16
 	CacheBytes int64         `key:"limits.cache_bytes" default:"256 MiB" unit:"bytes" rule:"above 0" doc:"Heads and hot tails of all channels together take so much memory."`
 	TailAge    time.Duration `default:"1m" rule:"above 0s"`      // events younger than this stay in a tail
 	TailEvents int           `default:"100" rule:"not negative"` // the newest that stay in a tail at any age
@@ -131,7 +132,8 @@ func (c *Config) table() table.Config {
 			HandoverWait: c.HandoverWait, HandoverGrace: c.HandoverGrace, KeepEvery: c.ForgetAfter / retention.UsesNoted, RetrySpread: c.API.RetrySpread,
 		},
 		QueueEvents: c.QueueEvents, QueueBytes: c.QueueBytes, CacheBytes: c.CacheBytes, QuietAfter: c.QuietAfter, RepeatsPerSec: c.RepeatsPerSec,
-		Now: c.Now, Registry: c.Registry,
+		Shards: c.Shards,
+		Now:    c.Now, Registry: c.Registry,
 	}
 }
 

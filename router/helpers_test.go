@@ -275,6 +275,7 @@ func testConfig(id string) Config {
 		"closed": namespace.Default(),
 		"cursor": {HistorySize: 10, Recover: false, Subscribe: namespace.Everyone},
 	}
+	cfg.Shards = 3
 	cfg.OwnerRecheck = 0
 	cfg.DrainDelay = 0
 	cfg.TrimEvery = 0

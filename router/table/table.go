@@ -43,7 +43,7 @@ type Config struct {
 	CacheBytes    int64         // heads and tails of all channels together
 	QuietAfter    time.Duration // when the head of a quiet channel is repeated
 	RepeatsPerSec int           // heads repeated in a second at most
-	Shards        int           // goroutines; 0: one a core, at most 16
+	Shards        int           // goroutines; 0: one for two cores, at most 16
 	Now           func() time.Time
 	Registry      prometheus.Registerer // nil: nothing is registered
 }
@@ -90,7 +90,7 @@ type Table struct {
 // New makes a table without channels.
 func New(cfg Config, deps Deps) *Table {
 	if cfg.Shards == 0 {
-		cfg.Shards = min(runtime.GOMAXPROCS(0), 16)
+		cfg.Shards = min(max(runtime.GOMAXPROCS(0)/2, 1), 16)
 	}
 	t := &Table{cfg: cfg, deps: deps, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	t.generation.Store(1)
