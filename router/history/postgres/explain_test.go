@@ -37,7 +37,7 @@ func TestPlansMadeForEmptyTablesLookUpRows(t *testing.T) {
 		"forward": new(pageQuery).statement(false), "reverse": new(pageQuery).statement(true),
 		"bounded_forward": bounded.statement(false), "bounded_reverse": bounded.statement(true),
 		"renew": renewSQL, "rows": rowsSQL,
-		"due": dueLookSQL, "again": againLookSQL, "cut": cutSQL, "settle": settleSQL, "list": listFreeSQL, "walk": walkSQL,
+		"due": dueLookSQL, "again": againLookSQL, "cut": cutSQL, "schedule": scheduleSQL, "list": listFreeSQL, "walk": walkSQL,
 		"idle": idleSQL, "forget": forgetSQL, "keep": keepSQL,
 	} {
 		plan := explain(ctx, t, conn, name, sql)

@@ -10,7 +10,7 @@ import (
 )
 
 // An idle channel has no events; its look says since when nobody has used it. While
-// it is idle look_at equals head (settleSQL, or a new row), so that an append moves
+// it is idle look_at equals head (scheduleSQL, or a new row), so that an append moves
 // it and takes the look over: a row with another look_at is not idle any more,
 // whatever its look says.
 

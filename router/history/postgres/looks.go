@@ -22,7 +22,7 @@ import (
 const never = 1 << 61
 
 const (
-	// A sub-select without events gives NULLs: the channel still is settled. What
+	// A sub-select without events gives NULLs: the channel still is scheduled. What
 	// has no row any more is told with id 0.
 	lookSQL = `
 SELECT l.channel, coalesce(c.id, 0), coalesce(c.epoch, 0), coalesce(c.head, 0), coalesce(f."offset", 0), coalesce(f.time_ms, 0)
@@ -37,19 +37,19 @@ WHERE l.channel = l.channel || ''`
 	dueSQL   = `SELECT channel FROM history_looks WHERE due_ms <= $1 ORDER BY due_ms, channel LIMIT $2`
 	againSQL = `SELECT channel FROM unnest($1::text[]) AS q (channel)`
 
-	// settleSQL says when the next look is due. It passes over channels that are
+	// scheduleSQL says when the next look is due. It passes over channels that are
 	// being appended to, and so waits for nobody while it holds rows that appends
 	// may wait for. Who grew past look_at since it was looked at stays due, or is
-	// due again: another router may have looked later and settled before. A channel
+	// due again: another router may have looked later and scheduled before. A channel
 	// is idle from the first look that found it empty.
-	settleSQL = `
+	scheduleSQL = `
 WITH free AS (
 	SELECT c.channel, s.look_at, CASE WHEN c.head > s.look_at THEN $5::bigint ELSE s.due_ms END AS due_ms,
 		CASE WHEN s.idle AND c.head <= s.look_at THEN $5::bigint END AS idle_ms
 	FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $7::boolean[]) AS s (channel, id, look_at, due_ms, idle)
 	JOIN history_channels c ON c.channel = s.channel AND c.id = s.id AND s.id = s.id + 0
 	FOR UPDATE OF c SKIP LOCKED
-), settled AS (
+), scheduled AS (
 	UPDATE history_channels c
 	SET look_at = CASE WHEN c.head > f.look_at THEN c.head + 4611686018427387904 ELSE f.look_at END
 	FROM free f WHERE c.channel = f.channel
@@ -80,8 +80,8 @@ type look struct {
 	first, timeMS   int64
 }
 
-// settlement is what became of a look.
-type settlement struct {
+// nextLook is what became of a look.
+type nextLook struct {
 	channel string
 	id      int64
 	lookAt  int64 // the head past which the channel is due at once
@@ -93,22 +93,22 @@ type settlement struct {
 // must still go stay as they are. The slack (an eighth of the size, a sixteenth
 // of the TTL) makes one look of many: a channel keeps that much more than its
 // rule says, but what is looked at is cut exactly.
-func (r *rules) next(page []look, now time.Time) []settlement {
+func (r *rules) next(page []look, now time.Time) []nextLook {
 	undone := make(map[int64]bool)
 	for _, c := range r.cuts(page, now) {
 		undone[c.id] = true
 	}
-	var settlements []settlement
+	var plans []nextLook
 	for _, l := range page {
 		if l.id == 0 || !undone[l.id] {
-			settlements = append(settlements, r.nextOf(l, now))
+			plans = append(plans, r.nextOf(l, now))
 		}
 	}
-	return settlements
+	return plans
 }
 
-func (r *rules) nextOf(l look, now time.Time) settlement {
-	s := settlement{channel: l.channel, id: l.id, lookAt: never, dueMS: never}
+func (r *rules) nextOf(l look, now time.Time) nextLook {
+	s := nextLook{channel: l.channel, id: l.id, lookAt: never, dueMS: never}
 	if l.first == 0 { // its next event begins to count
 		s.lookAt, s.idle = l.head, true
 		return s
@@ -165,12 +165,12 @@ func (s *Store) lookOnce(ctx context.Context, sql string, args ...any) ([]look, 
 	return page, rows.Err()
 }
 
-// settle returns how many of the looks are done with.
-func (s *Store) settle(ctx context.Context, settlements []settlement, now time.Time) (int, error) {
+// schedule returns how many of the looks are done with.
+func (s *Store) schedule(ctx context.Context, plans []nextLook, now time.Time) (int, error) {
 	var channels, orphans []string
 	var ids, lookAts, dues []int64
 	var idles []bool
-	for _, n := range settlements {
+	for _, n := range plans {
 		if n.id == 0 {
 			orphans = append(orphans, n.channel)
 			continue
@@ -181,18 +181,18 @@ func (s *Store) settle(ctx context.Context, settlements []settlement, now time.T
 		dues = append(dues, n.dueMS)
 		idles = append(idles, n.idle)
 	}
-	settled := 0
+	scheduled := 0
 	if len(channels) > 0 {
 		err := again(ctx, func() error {
-			return s.writing.QueryRow(ctx, settleSQL, channels, ids, lookAts, dues, now.UnixMilli(), int64(never), idles).Scan(&settled)
+			return s.writing.QueryRow(ctx, scheduleSQL, channels, ids, lookAts, dues, now.UnixMilli(), int64(never), idles).Scan(&scheduled)
 		})
 		if err != nil {
 			return 0, err
 		}
 	}
 	if len(orphans) == 0 {
-		return settled, nil
+		return scheduled, nil
 	}
 	gone, err := s.forgetOrphans(ctx, orphans)
-	return settled + gone, err
+	return scheduled + gone, err
 }

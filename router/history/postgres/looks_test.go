@@ -9,8 +9,8 @@ import (
 	"github.com/spillway-io/spillway/router/history/historytest/pgtest"
 )
 
-// Two routers look at a channel; the one that looked first settles last. What it
-// settles is old, and the channel must not be marked as listed without being so.
+// Two routers look at a channel; the one that looked first schedules last. What it
+// schedules is old, and the channel must not be marked as listed without being so.
 func TestLateSettlingListsTheChannelAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
@@ -50,9 +50,9 @@ func TestLateSettlingListsTheChannelAgain(t *testing.T) {
 	}
 	store(1)
 	trim(2)
-	stale := settlement{channel: old[0].channel, id: old[0].id, lookAt: 3, dueMS: never}
-	if n, err := s.settle(ctx, []settlement{stale}, time.Now()); n != 1 || err != nil {
-		t.Fatalf("settle: %d, %v", n, err)
+	stale := nextLook{channel: old[0].channel, id: old[0].id, lookAt: 3, dueMS: never}
+	if n, err := s.schedule(ctx, []nextLook{stale}, time.Now()); n != 1 || err != nil {
+		t.Fatalf("schedule: %d, %v", n, err)
 	}
 	store(2)
 	trim(2)

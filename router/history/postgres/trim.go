@@ -117,15 +117,15 @@ func (s *Store) trimDue(ctx context.Context, r *rules, limit int, enough func() 
 				return gone, err
 			}
 		}
-		settled, err := s.settle(ctx, r.next(page, now), now)
-		if err != nil || settled == 0 { // all are being appended to: the next round
+		scheduled, err := s.schedule(ctx, r.next(page, now), now)
+		if err != nil || scheduled == 0 { // all are being appended to: the next round
 			return gone, err
 		}
 	}
 	return gone, nil
 }
 
-// cutAll cuts some channels to the end, then the next: what is done is settled
+// cutAll cuts some channels to the end, then the next: what is done is scheduled
 // even if the limit ends the others.
 func (s *Store) cutAll(ctx context.Context, cuts []cut, limit int) (int, error) {
 	gone := 0

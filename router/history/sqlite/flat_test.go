@@ -154,7 +154,7 @@ func TestFileStaysFlatOverManyPeriods(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	f.Store = s
 
-	var settled int64
+	var steady int64
 	for period := range periods {
 		for second := range 60 {
 			f.second(perSecond)
@@ -167,10 +167,10 @@ func TestFileStaysFlatOverManyPeriods(t *testing.T) {
 		t.Logf("period %d: %d events published, %d stored, %d keys, %d channels, file %d KiB, %.0f B an event", period+1,
 			f.events, live, f.count("repeats"), channels, size>>10, float64(size)/float64(live))
 		if period == periods/2-1 {
-			settled = size
+			steady = size
 		}
-		if most := settled + settled/10; settled > 0 && size > most {
-			t.Fatalf("the file has %d KiB after %d periods, %d after %d", size>>10, period+1, settled>>10, periods/2)
+		if most := steady + steady/10; steady > 0 && size > most {
+			t.Fatalf("the file has %d KiB after %d periods, %d after %d", size>>10, period+1, steady>>10, periods/2)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func TestNewChannelsForEverLeaveTheFileFlat(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	f.Store = s
-	var settled int64
+	var steady int64
 	for period := range periods {
 		for range 60 {
 			f.now = f.now.Add(time.Second)
@@ -216,10 +216,10 @@ func TestNewChannelsForEverLeaveTheFileFlat(t *testing.T) {
 			t.Fatalf("%d rows and %d names after %d channels, of which %d are of the last periods", rows, names, f.events, 3*60*perSecond)
 		}
 		if period == 4 {
-			settled = size
+			steady = size
 		}
-		if settled > 0 && size > settled+settled/10 {
-			t.Fatalf("the file has %d KiB after %d periods, it had %d", size>>10, period+1, settled>>10)
+		if steady > 0 && size > steady+steady/10 {
+			t.Fatalf("the file has %d KiB after %d periods, it had %d", size>>10, period+1, steady>>10)
 		}
 	}
 }
