@@ -16,9 +16,23 @@
 //	             |   lost the race,     |  outcome unknown: kept, and compared with
 //	             +--- store away -------+  what the store has before the next run
 //
-// A channel whose durability is none takes the same way, without the writer: its run is
-// numbered by memory and is Written at once (durability.go). Who may number a channel is
-// drawn in ownership.go.
+// A channel whose durability is none takes the same way, without the writer: memory
+// numbers its run, sends it and answers at once (durability.go).
+//
+// Who may number a channel (ownership.go):
+//
+//	        use, others may have it             handed here, nobody has it, too late
+//	none ------------------------------> awaiting ------------------------------+
+//	 ^ \                                   |   ^                                |
+//	 |  +-- use, nobody can have it --------)---)------------------------------> held
+//	 |                                      |   +------ use, we were away -------|
+//	 +<---- another's by the view ----------+                                   |
+//	                           leaving <----- another's by the view ------------+
+//	                              |                  ours again: back to held   |
+//	given <----- handed over -----+<--------------------------------------------+
+//
+// given behaves as none, but knows to whom. leaving serves for its grace, and can be
+// handed over after it too.
 //
 // Invariants:
 //

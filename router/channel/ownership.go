@@ -9,19 +9,7 @@ import (
 // ownership says who may number one channel, as one router knows it. What it guards
 // (epoch, head, tail, keys) is at one router at a time, and moves by a hand-over: who has
 // handed a channel over has it no more.
-//
-//	        use, others may have it             handed here, nobody has it, too late
-//	none ------------------------------> awaiting ------------------------------+
-//	 ^ \                                   |   ^                                |
-//	 |  +-- use, nobody can have it --------)---)------------------------------> held
-//	 |                                      |   +------ use, we were away -------|
-//	 +<---- another's by the view ----------+                                   |
-//	                           leaving <----- another's by the view ------------+
-//	                              |                  ours again: back to held   |
-//	given <----- handed over -----+<--------------------------------------------+
-//
-// given behaves as none, but knows to whom. leaving serves for its grace, and can be
-// handed over after it too.
+// Its states are drawn in the package comment.
 //
 // A hand-over knows more than views that are older than it: while revision is above that
 // of the view, `to` owns the channel.
