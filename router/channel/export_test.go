@@ -83,7 +83,7 @@ func Check(c *Channel) error {
 }
 
 // Idle says that nothing but the list of ready channels keeps publications from being
-// taken.
-func Idle(c *Channel, s *Step) bool {
-	return !c.running && c.moving == nil && !s.Now.Before(c.held) && c.own.state != ownAwaiting
+// taken: no message and no tick is awaited.
+func Idle(c *Channel) bool {
+	return !c.running && c.moving == nil && c.held.IsZero() && c.own.state != ownAwaiting
 }

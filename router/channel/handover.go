@@ -268,6 +268,7 @@ func (c *Channel) Nobody(s *Step) {
 	s.Out.Count(HandoversNobody, 1)
 	v := c.sight(s)
 	c.own.nobody(&v)
+	c.wanted(s) // it may be another's by now
 	c.release(s)
 }
 

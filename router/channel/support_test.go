@@ -61,6 +61,7 @@ type bench struct {
 
 	fan    func(*gatewayv1.Envelope)
 	finish func(*channel.Publication, channel.Result)
+	drop   func(*channel.Publication)
 	pass   func(to string, pubs []*channel.Publication)
 }
 
@@ -79,6 +80,7 @@ func newBench(id string, c *channel.Channel) *bench {
 	b.step = channel.Step{Config: &cfg, Out: b}
 	b.fan = func(*gatewayv1.Envelope) {}
 	b.finish = func(p *channel.Publication, r channel.Result) { p.Finish(r) }
+	b.drop = func(*channel.Publication) {}
 	b.pass = func(string, []*channel.Publication) {}
 	return b
 }
@@ -138,7 +140,10 @@ func resultOf(r channel.Result) string {
 	return r.Message
 }
 
-func (b *bench) Drop(p *channel.Publication) { b.note("drop %s", b.names[p]) }
+func (b *bench) Drop(p *channel.Publication) {
+	b.note("drop %s", b.names[p])
+	b.drop(p)
+}
 
 func (b *bench) Pass(to string, pubs []*channel.Publication) {
 	b.note("pass to %s: %s", to, b.namesOf(pubs))
