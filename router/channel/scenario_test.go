@@ -156,14 +156,14 @@ func (s *script) view(fields []string, _ words) {
 		id, leaving := strings.CutSuffix(f, "!")
 		serving[id] = !leaving
 	}
-	s.members.snapshot = routersOf(int64(words{"": fields[0]}.number("")), serving)
+	s.members.set(routersOf(int64(words{"": fields[0]}.number("")), serving))
 	s.views.View() // it counts from now on
 }
 
 func (s *script) viewed([]string, words) {
 	s.do(func(c *channel.Channel, st *channel.Step) { c.Viewed(st) })
 }
-func (s *script) away([]string, words)  { s.members.losses++ }
+func (s *script) away([]string, words)  { s.members.losses.Add(1) }
 func (s *script) leave([]string, words) { s.views.Depart() }
 
 // wait DURATION lets time pass.

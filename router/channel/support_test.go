@@ -3,6 +3,7 @@ package channel_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/presence"
@@ -15,19 +16,22 @@ const name = "chat:a"
 
 // members is a membership that a test moves.
 type members struct {
-	snapshot *presence.Snapshot
+	snapshot atomic.Pointer[presence.Snapshot]
 	changed  chan struct{}
-	losses   uint64
+	losses   atomic.Uint64
 }
 
 func newMembers() *members {
-	return &members{snapshot: presence.NewSnapshot(nil, 0), changed: make(chan struct{})}
+	m := &members{changed: make(chan struct{})}
+	m.set(presence.NewSnapshot(nil, 0))
+	return m
 }
 
-func (m *members) Snapshot() *presence.Snapshot { return m.snapshot }
+func (m *members) set(s *presence.Snapshot)     { m.snapshot.Store(s) }
+func (m *members) Snapshot() *presence.Snapshot { return m.snapshot.Load() }
 func (m *members) Changed() <-chan struct{}     { return m.changed }
 func (m *members) Incarnation() uint64          { return 0 }
-func (m *members) LeaseLosses() uint64          { return m.losses }
+func (m *members) LeaseLosses() uint64          { return m.losses.Load() }
 
 // routersOf is a view: routers that serve, and those that are on their way out.
 func routersOf(revision int64, serving map[string]bool) *presence.Snapshot {

@@ -117,6 +117,12 @@ type source struct {
 
 func (s *source) Wake() <-chan struct{} { return s.wake }
 
+func (s *source) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.runs) > 0
+}
+
 func (s *source) Take(int, int64) []*channel.Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,6 +209,8 @@ func (s *faultyStore) Append(ctx context.Context, runs []history.Run) ([]history
 
 // land stores what was given up, if the fence lets it, or drops it.
 func (s *faultyStore) land(ctx context.Context, stores bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, r := range s.late {
 		if stores {
 			_, _ = s.Store.Append(ctx, []history.Run{r}) // refused: its key came first
@@ -355,6 +363,12 @@ func (w *world) taken(t *tracked, r channel.Result) {
 
 // The actions.
 
+// sleep lets time pass, and the writers come to rest.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func (w *world) publish(n *node) {
 	kind := rapid.IntRange(0, 9).Draw(w.t, "kind")
 	t := &tracked{id: fmt.Sprintf(`"e%d"`, len(w.pubs)), at: n}
@@ -399,7 +413,7 @@ func (w *world) giveUp() {
 func (w *world) see(n *node) {
 	if n.at+1 < len(w.truth) {
 		n.at++
-		n.members.snapshot = w.truth[n.at]
+		n.members.set(w.truth[n.at])
 		n.views.View()
 		if rapid.Bool().Draw(w.t, "viewed at once") {
 			w.viewed(n)
@@ -428,7 +442,7 @@ func (w *world) take(n *node) {
 
 // write lets the writer have what was taken, with a store that does this or that.
 func (w *world) write(n *node, mode string) {
-	if !n.run || len(n.source.runs) == 0 {
+	if !n.run || !n.source.waits() {
 		return
 	}
 	w.t.Logf("%s writes, %s", n.id, mode)
@@ -437,8 +451,7 @@ func (w *world) write(n *node, mode string) {
 	case n.source.wake <- struct{}{}:
 	default:
 	}
-	time.Sleep(time.Millisecond) // it may be waiting after a failure
-	synctest.Wait()
+	sleep(time.Millisecond) // it may be waiting after a failure
 	w.store.set("")
 }
 
@@ -555,7 +568,7 @@ func (w *world) give(n *node) {
 	to := n.offers[0]
 	n.offers = n.offers[1:]
 	n.do(func(c *channel.Channel, s *channel.Step) {
-		if n.members.snapshot.Member(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: to}) == nil {
+		if n.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: to}) == nil {
 			n.offers = slices.DeleteFunc(n.offers, func(id string) bool { return id == to })
 			c.Withdrawn(s)
 			return
@@ -618,7 +631,7 @@ func (w *world) seek(n *node) {
 			return
 		}
 		look := n.views.Look(time.Now())
-		if len(n.members.snapshot.Routers()) == 0 {
+		if len(n.members.Snapshot().Routers()) == 0 {
 			n.sought = 1
 			return
 		}
@@ -750,7 +763,7 @@ func (w *world) cluster(n *node) {
 	case serves && servers > 1:
 		w.serving[n.id] = false
 		w.changed()
-	case is && !serves && n.members.snapshot == w.truth[len(w.truth)-1] && !n.step.Look.Leaving():
+	case is && !serves && n.members.Snapshot() == w.truth[len(w.truth)-1] && !n.step.Look.Leaving():
 		n.views.Depart()
 		w.viewed(n)
 	case is && !serves && servers > 0 && !w.bound(n):
@@ -778,7 +791,7 @@ func (w *world) bound(n *node) bool {
 		}
 	}
 	for _, o := range w.nodes {
-		m := o.members.snapshot.Member(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: n.id})
+		m := o.members.Snapshot().Member(presence.Key{Role: gatewayv1.Role_ROLE_ROUTER, ID: n.id})
 		if !o.dead && (m == nil && o.at < len(w.truth)-1 || m != nil && m.State == gatewayv1.State_STATE_SERVING) {
 			return true
 		}
@@ -804,12 +817,12 @@ func (w *world) fault(n *node) {
 			}
 		}
 	case 1:
-		time.Sleep(time.Second) // waits end
+		sleep(time.Second) // waits end
 	case 2:
-		n.members.losses++
+		n.members.losses.Add(1)
 	case 3:
 		w.store.land(w.ctx, true)
-		time.Sleep(time.Minute) // what another router may believe ends
+		sleep(time.Minute) // what another router may believe ends
 	}
 }
 
@@ -864,7 +877,7 @@ func (w *world) rest() {
 			w.passOn()
 		}
 		w.check()
-		time.Sleep(100 * time.Millisecond)
+		sleep(100 * time.Millisecond)
 	}
 	for _, t := range w.pubs {
 		if !t.at.dead && (t.released != 1 || t.result == nil) {
@@ -922,7 +935,7 @@ func inWorlds(t *testing.T, d namespace.Durability, faults bool, f func(*world))
 			w.next = 1
 			w.see(w.add("r1"))
 			if rapid.Bool().Draw(t, "long since") {
-				time.Sleep(61 * time.Second) // nobody else can believe that it is the owner
+				sleep(61 * time.Second) // nobody else can believe that it is the owner
 			}
 			f(w)
 		})
