@@ -80,7 +80,12 @@ func (g *giver) run() {
 			}
 			continue
 		}
-		if err := g.give(all); err != nil {
+		err := g.give(all)
+		if errors.Is(err, errNewLife) && time.Since(g.success) <= g.h.cfg.Timeout {
+			g.h.Channels.Viewed() // offers what came back: the new life may take it
+			continue
+		}
+		if err != nil {
 			g.giveUp(err)
 			return
 		}
