@@ -7,7 +7,7 @@
 // Statements: one per Append, one per Heads (two more if rows are missing), one
 // per Read and direction. Each is its own transaction. Plain SQL of the plain
 // protocol: no extension, no LISTEN, no advisory lock but for migrations, so
-// that poolers work and databases that are compatible enough (router/DESIGN.md).
+// that poolers work and databases that are compatible enough (router/history/DESIGN.md).
 //
 // Invariants: the statement that inserts a run is the one that compares and
 // moves its channel's row; correctness depends on no isolation level. Locks are
@@ -22,7 +22,7 @@
 // have something to lose (looks.go). No statement waits for another's lock while
 // it holds a channel's, none takes a lock on a table, and the space is used again.
 //
-// Left out on purpose: partitions (router/DESIGN.md says why).
+// Left out on purpose: partitions (router/history/DESIGN.md says why).
 package postgres
 
 import (

@@ -47,7 +47,7 @@ type Options struct {
 	Out        io.Writer     // what it does, for people; nil: nothing
 }
 
-// Default is what the figures in router/DESIGN.md were made with.
+// Default is what the figures in router/FIGURES.md were made with.
 func Default() Options {
 	return Options{
 		Stores: []string{cluster.SQLite, cluster.Postgres}, Publishers: []int{1, 16, 256},

@@ -14,7 +14,7 @@ import (
 	routerv1 "github.com/spillway-io/spillway/proto/spillway/router/v1"
 )
 
-// webEvent and webResult are what curl sends and reads (router/DESIGN.md, Over HTTP).
+// webEvent and webResult are what curl sends and reads (router/api/HTTP.md).
 type webEvent struct {
 	Channel string          `json:"channel"`
 	Data    json.RawMessage `json:"data"`
