@@ -55,7 +55,6 @@ import (
 	"time"
 
 	gatewayv1 "github.com/spillway-io/spillway/proto/spillway/gateway/v1"
-	"github.com/spillway-io/spillway/router/history"
 	"github.com/spillway-io/spillway/router/namespace"
 	"github.com/spillway-io/spillway/router/views"
 )
@@ -82,64 +81,6 @@ type Step struct {
 	Look   views.Picture // of ownership
 }
 
-// Effects is what a Channel wants done. The shard that made the call carries it out or
-// lists it; nothing calls back into the Channel before the call has returned.
-type Effects interface {
-	// Ready lists the channel: it has publications for Take.
-	Ready()
-	// Fan sends an envelope on the bus.
-	Fan(*gatewayv1.Envelope)
-	// Finish answers a publication and gives back its place in the queue.
-	Finish(*Publication, Result)
-	// Drop gives back the place of a publication whose caller has given up.
-	Drop(*Publication)
-	// Pass sends publications on to the router that owns the channel.
-	Pass(to string, pubs []*Publication)
-	// Read asks the store; Read of the Channel is called with the result.
-	Read(*ReadQuery)
-	// Seek asks the other routers for the channel. Accept or Nobody follows, or nothing.
-	Seek()
-	// Watch lists the channel for Tick, until nothing is watched of it.
-	Watch()
-	// Offer lists the channel to be handed over: Give is called. first: before others.
-	Offer(to string, first bool)
-	// Repeat lists the channel, so that its head is repeated when it has been quiet.
-	Repeat()
-	// InUse notes that the store is to be told that the channel is in use; false: no room.
-	InUse() bool
-	// NewEpoch numbers an epoch of a channel without a store, above another.
-	NewEpoch(above uint64) uint64
-	// Jitter is a random part of a duration.
-	Jitter(time.Duration) time.Duration
-	// Count counts n of something that happened.
-	Count(c Counter, n int)
-}
-
-// Counter is something that channels count.
-type Counter uint8
-
-// The counters.
-const (
-	PublicationsTurned Counter = iota // told to come again, since their channel was moving
-	PublicationsPassed                // sent on to the channel's owner
-	AsksFromTail                      // answered from memory
-	AsksFromStore                     // answered after a read of the store
-	AsksUnavailable                   // told to come again
-	ClaimsRefused                     // epochs that an edge claimed to have seen too soon after another
-	RacesLost                         // runs that the store's fence refused
-	OutcomesUnknown                   // runs of which the store did not say whether it has them
-	HandoversArrived                  // channels that came while this router waited for them
-	HandoversTaken                    // channels that came
-	HandoversRefused                  // channels that came late, or are known already
-	HandoversLate                     // waits that ended without a hand-over
-	HandoversNobody                   // waits that ended because nobody has the channel
-	HandoversBusy                     // channels that could not be handed over, since a run was under way
-	counters
-)
-
-// Counters is how many there are.
-const Counters = int(counters)
-
 // Channel is what a router knows of one channel. All of it is soft: of a stored channel
 // the store knows better. It is owned by one goroutine.
 type Channel struct {
@@ -148,30 +89,11 @@ type Channel struct {
 	rules   *rules
 	foreign bool // another's, and nothing of it is here: it only carries a question to the store
 
-	// position: a fact of some moment, so a lower bound of the truth
-	known   bool // epoch and head are set
-	epoch   uint64
-	head    uint64
-	floor   uint64   // oldest offset that the store had when it was last read; 0: not known
-	version uint64   // counts changes of epoch and head
-	base    Position // the epoch, and the head that it was first known with: what is older may be of another
-
-	// shown is the highest position that the store, an edge or another router has
-	// shown; it outlives forgetting. A store below it has lost history.
-	shown   Position
-	claimed time.Time // when an edge alone last brought about a new epoch
-
-	trust   views.Trust // when epoch, head and tail were last known to be the truth
-	vouched uint64      // revision up to which a hand-over vouches for the position; 0: none does
-	late    time.Time   // a run of unknown outcome may land until then: memory alone is no answer
-	tail    tail
-
-	// publications
-	pending      []*Publication // in order of arrival
-	pendingBytes int64
-	running      bool         // a run is with the writer
-	unknown      []UnknownRun // runs whose outcome is unknown; none later was stored yet
-	keys         *recentKeys  // of a channel that memory numbers
+	memory               // what is known of it
+	queue                // what waits to be written
+	claimed time.Time    // when an edge alone last brought about a new epoch
+	running bool         // a run is with the writer
+	unknown []UnknownRun // runs whose outcome is unknown; none later was stored yet
 
 	// handing over
 	own     ownership
@@ -234,39 +156,6 @@ func (c *Channel) Head(s *Step) *gatewayv1.Envelope {
 		return nil
 	}
 	return &gatewayv1.Envelope{Channel: c.name, Epoch: c.epoch, Head: c.head, Router: s.Config.Router, Base: c.baseAt(c.epoch, c.head)}
-}
-
-// State is what a channel says of itself to people and tests.
-type State struct {
-	Known     bool
-	Position           // where it stands, if Known
-	Floor     uint64   // oldest offset that the store had; 0: not known
-	Shown     Position // the highest that was shown
-	TailFirst uint64   // offset of the first event in memory; 0: none is
-	TailBytes int64
-	Pending   int    // publications that wait
-	Abandoned int    // of them, those whose callers have given up
-	Running   bool   // a run is with the writer
-	Unknown   int    // runs of unknown outcome
-	Owner     string // state of its ownership: none, awaiting, held, leaving, given
-	Moving    bool   // handed over, and not answered yet
-}
-
-// State is a picture of the channel.
-func (c *Channel) State() State {
-	s := State{
-		Known: c.known, Position: Position{c.epoch, c.head}, Floor: c.floor, Shown: c.shown, TailBytes: c.tail.bytes, Pending: len(c.pending),
-		Running: c.running, Unknown: len(c.unknown), Owner: c.own.state.String(), Moving: c.moving != nil,
-	}
-	for _, p := range c.pending {
-		if p.Stage() == Abandoned {
-			s.Abandoned++
-		}
-	}
-	if len(c.tail.events) > 0 {
-		s.TailFirst = c.tail.first
-	}
-	return s
 }
 
 // LastPublish is when the channel was last published on here.
@@ -345,75 +234,6 @@ func (c *Channel) trusted(s *Step) bool {
 	return s.Look.Trusted(c.name, c.trust, c.vouched)
 }
 
-// baseAt is where an epoch began, as far as is known: at the latest at offset.
-func (c *Channel) baseAt(epoch, offset uint64) uint64 {
-	if c.base.Epoch != epoch {
-		return offset
-	}
-	return min(c.base.Offset, offset)
-}
-
-// forget drops what is believed of the channel: the next look at it loads.
-func (c *Channel) forget() {
-	c.known, c.epoch, c.head, c.floor = false, 0, 0, 0
-	c.version++
-	c.trust, c.vouched = views.Trust{}, 0
-	c.tail = tail{}
-}
-
-// move sets a new position that no event of ours led to.
-func (c *Channel) move(epoch, head uint64) {
-	if c.known && c.epoch == epoch && c.head == head {
-		return
-	}
-	c.known, c.epoch, c.head = true, epoch, head
-	c.shown = c.shown.Max(Position{epoch, head})
-	if c.base.Epoch != epoch {
-		c.base = Position{epoch, head}
-	}
-	c.floor = 0
-	if head == 0 {
-		c.floor = 1 // nothing can be missing
-	}
-	c.version++
-	c.tail = tail{}
-}
-
-// grow takes events that follow the head; the position was right, or the store would
-// have refused them.
-func (c *Channel) grow(s *Step, events []*gatewayv1.BusEvent) {
-	if len(c.tail.events) == 0 {
-		c.tail.first = events[0].Offset
-	}
-	c.tail.append(events, tailBounds{
-		before: uint64(max(0, s.Wall.Add(-s.Config.TailAge).UnixMilli())), events: s.Config.TailEvents, bytes: s.Config.TailBytes,
-	})
-	c.head = events[len(events)-1].Offset
-	c.shown = c.shown.Max(Position{c.epoch, c.head})
-	c.version++
-}
-
-// refill puts events that end at the head in place of a shorter tail.
-func (c *Channel) refill(events []*gatewayv1.BusEvent) {
-	if len(events) <= len(c.tail.events) || events[len(events)-1].Offset != c.head {
-		return
-	}
-	c.tail = tail{first: events[0].Offset}
-	c.tail.append(events, tailBounds{})
-}
-
-// load takes the position that a read of the store found. version is the channel's from
-// before the read: if it has moved since, only a larger position is newer.
-func (c *Channel) load(at Position, version uint64, trust views.Trust) {
-	if c.shown.Above(at) || version != c.version && !c.known {
-		return
-	}
-	if !c.known || c.epoch != at.Epoch || c.head != at.Offset {
-		c.move(at.Epoch, at.Offset)
-	}
-	c.trust = trust
-}
-
 // sent sends events that follow each other on the bus.
 func (c *Channel) sent(s *Step, epoch, base uint64, events []*gatewayv1.BusEvent) {
 	c.lastPublish = s.Now
@@ -421,36 +241,4 @@ func (c *Channel) sent(s *Step, epoch, base uint64, events []*gatewayv1.BusEvent
 	s.Out.Fan(&gatewayv1.Envelope{
 		Channel: c.name, Epoch: epoch, Head: events[len(events)-1].Offset, Events: events, Router: s.Config.Router, Base: base,
 	})
-}
-
-// BusEvents are events of the store as they go on the bus.
-func BusEvents(events []history.Event) []*gatewayv1.BusEvent {
-	var slab eventSlab
-	out := make([]*gatewayv1.BusEvent, len(events))
-	for i := range events {
-		out[i] = slab.next(len(events) - i)
-		fillEvent(out[i], &events[i])
-	}
-	return out
-}
-
-// slabEvents is how many events share an allocation. As long as one of them is in a
-// tail, the others are in memory too, with all that they carry, and not counted.
-const slabEvents = 16
-
-// eventSlab hands out the events of a run.
-type eventSlab []gatewayv1.BusEvent
-
-// next is one more of at most so many.
-func (b *eventSlab) next(left int) *gatewayv1.BusEvent {
-	if len(*b) == 0 {
-		*b = make([]gatewayv1.BusEvent, min(left, slabEvents))
-	}
-	e := &(*b)[0]
-	*b = (*b)[1:]
-	return e
-}
-
-func fillEvent(b *gatewayv1.BusEvent, e *history.Event) {
-	b.Offset, b.TimeMs, b.Data, b.Binary, b.From, b.Meta = e.Offset, uint64(max(0, e.TimeMS)), e.Data, e.Binary, e.From, e.Meta
 }

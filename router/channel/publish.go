@@ -149,28 +149,6 @@ func (c *Channel) Take(s *Step, events int, bytes int64) *Run {
 	}
 }
 
-// collect takes publications out of the queue.
-func (c *Channel) collect(s *Step, events int, bytes int64) (pubs []*Publication) {
-	n, size := 0, int64(0)
-	for n < len(c.pending) && len(pubs) < events && (size < bytes || len(pubs) == 0) {
-		p := c.pending[n]
-		c.pending[n] = nil
-		n++
-		c.pendingBytes -= p.Size()
-		switch {
-		case p.Take():
-			pubs = append(pubs, p)
-			size += p.Size()
-		case p.Stage() == Abandoned:
-			s.Out.Drop(p)
-		}
-	}
-	if c.pending = c.pending[n:]; len(c.pending) == 0 {
-		c.pending = nil
-	}
-	return pubs
-}
-
 // pass sends on what the owner of the channel may number; it returns what must be served
 // here: what its owner cannot be reached for, and what has been passed on too often. If
 // one may be in the store already, only this router can find that out, and what stands
@@ -257,21 +235,6 @@ func (c *Channel) unseen(s *Step, seen uint64) bool {
 	return true
 }
 
-// keyed answers the offset of a publication: next, or that of the first with its key.
-func (c *Channel) keyed(p *Publication, next uint64) (offset uint64, repeat bool) {
-	if p.Event.Key == "" {
-		return next, false
-	}
-	if offset, ok := c.keys.offset(p.Key()); ok {
-		return offset, true
-	}
-	if c.keys == nil {
-		c.keys = newRecentKeys()
-	}
-	c.keys.put(p.Key(), next)
-	return next, false
-}
-
 // Written takes a run back from the writer: what it found of the row, what it stored, what
 // comes again.
 func (c *Channel) Written(s *Step, r *Run) {
@@ -347,18 +310,6 @@ func (c *Channel) stored(s *Step, p *Part) {
 	c.trust = p.Trust
 	c.unknown, c.late = nil, time.Time{} // the row has moved past their heads
 	c.sent(s, p.Epoch, c.baseAt(p.Epoch, p.Head), p.Events)
-}
-
-// requeue puts publications back to the front.
-func (c *Channel) requeue(back []*Publication) {
-	if len(back) == 0 {
-		return
-	}
-	for _, p := range back {
-		c.pendingBytes += p.Size()
-		p.Requeue()
-	}
-	c.pending = append(back, c.pending...)
 }
 
 // finishAll answers publications, and those that wait behind them.
