@@ -13,7 +13,7 @@ import (
 )
 
 // What a store did not answer for is let go with those who waited for it.
-func TestSuspectsGoWithThoseWhoWait(t *testing.T) {
+func TestUnknownRunsGoWithThoseWhoWait(t *testing.T) {
 	n := start(t, nil, func(c *Config) { quick(c); c.RetryFor, c.API.PublishDeadline = 100*time.Millisecond, 2*time.Second })
 	n.store.onAppend(func(ctx context.Context, runs []history.Run, next func() ([]history.Outcome, error)) ([]history.Outcome, error) {
 		return nil, errAway

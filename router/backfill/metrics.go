@@ -12,9 +12,12 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer, b *Backfill) *metrics {
 	const prefix = "spillway_router_"
 	m := &metrics{
-		refused:       prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "reads_refused_total", Help: "Reads refused because too many were waiting."}),
-		claimsRefused: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "read_claims_refused_total", Help: "Positions of edges above the store's that brought about no new epoch: too soon after the last one."}),
-		running:       prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "running_store_reads", Help: "Batches of reads in the store now."}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "reads_refused_total", Help: "Reads refused because too many were waiting."}),
+		claimsRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "claims_refused_total", Help: "Positions of edges above ours that brought about no new epoch, too soon after the last one; by who numbers the channel.",
+			ConstLabels: prometheus.Labels{"by": "store"},
+		}),
+		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "running_store_reads", Help: "Batches of reads in the store now."}),
 		ranges: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "read_batch_channels", Help: "Channels of one batch of reads.", Buckets: prometheus.ExponentialBuckets(1, 2, 11),
 		}),

@@ -307,7 +307,7 @@ func ending(s Service, after int64, messages *atomic.Int64) bad {
 			if err != nil {
 				return nil
 			}
-			answer := s.accept(request, name)
+			answer := s.accept(stream.Context(), request, name)
 			if request.Seq > 0 && messages.Add(1) == after {
 				return status.Error(codes.Unavailable, "cut")
 			}
@@ -415,23 +415,23 @@ func TestLateMessagesAreNotTaken(t *testing.T) {
 	message := func(life, seq uint64, more bool) *gatewayv1.HandRequest {
 		return &gatewayv1.HandRequest{Router: "a", Life: life, Seq: seq, Channels: []*gatewayv1.HandedChannel{{Channel: "chat:a", Epoch: 7, More: more}}}
 	}
-	b.accept(message(1, 0, false), first)
-	b.accept(message(1, 1, true), first) // the first half of a channel
-	b.accept(message(1, 0, false), second)
-	if b.accept(message(1, 2, false), first) != nil {
+	b.accept(t.Context(), message(1, 0, false), first)
+	b.accept(t.Context(), message(1, 1, true), first) // the first half of a channel
+	b.accept(t.Context(), message(1, 0, false), second)
+	if b.accept(t.Context(), message(1, 2, false), first) != nil {
 		t.Error("a message of an older stream was taken")
 	}
-	if answer := b.accept(message(1, 1, true), second); answer == nil || answer.Seq != 1 || len(to.accepted) != 0 {
+	if answer := b.accept(t.Context(), message(1, 1, true), second); answer == nil || answer.Seq != 1 || len(to.accepted) != 0 {
 		t.Error("a message that came before was not answered")
 	}
-	if b.accept(message(1, 2, false), second); len(to.accepted) != 1 {
+	if b.accept(t.Context(), message(1, 2, false), second); len(to.accepted) != 1 {
 		t.Error("the second half was not taken")
 	}
-	b.accept(message(2, 0, false), second)
-	if b.accept(message(1, 3, false), second) != nil || len(to.accepted) != 1 {
+	b.accept(t.Context(), message(2, 0, false), second)
+	if b.accept(t.Context(), message(1, 3, false), second) != nil || len(to.accepted) != 1 {
 		t.Error("a message of an older life was taken")
 	}
-	b.accept(&gatewayv1.HandRequest{Router: "a", Life: 2, Seq: 1, Channels: []*gatewayv1.HandedChannel{{Channel: "chat:\x00"}}}, second)
+	b.accept(t.Context(), &gatewayv1.HandRequest{Router: "a", Life: 2, Seq: 1, Channels: []*gatewayv1.HandedChannel{{Channel: "chat:\x00"}}}, second)
 	if len(to.accepted) != 1 {
 		t.Error("a channel whose name cannot be was taken")
 	}

@@ -2,7 +2,6 @@ package handover
 
 import (
 	"context"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,11 +21,11 @@ var (
 
 // receiver is what one router hands to this one.
 type receiver struct {
-	mu      sync.Mutex // guards all
-	stream  *byte      // the newest: what comes by older ones is late
-	life    uint64     // of the giver's sequence of messages
-	seq     uint64     // of the last message
-	partial join       // goes on in the next message
+	turn    chan struct{} // capacity 1: who has put something in owns the rest
+	stream  *byte         // the newest: what comes by older ones is late
+	life    uint64        // of the giver's sequence of messages
+	seq     uint64        // of the last message
+	partial join          // goes on in the next message
 }
 
 // Service is what other routers call.
@@ -63,7 +62,7 @@ func (s Service) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequest, gat
 			if r.err != nil {
 				return nil // the giver ended it, or the connection did
 			}
-			answer := s.accept(r.request, name)
+			answer := s.accept(stream.Context(), r.request, name)
 			if answer == nil {
 				return errLate
 			}
@@ -77,11 +76,15 @@ func (s Service) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequest, gat
 }
 
 // accept takes one message; nil: the giver has begun another stream since.
-func (h *Handover) accept(request *gatewayv1.HandRequest, stream *byte) *gatewayv1.HandResponse {
+func (h *Handover) accept(ctx context.Context, request *gatewayv1.HandRequest, stream *byte) *gatewayv1.HandResponse {
 	answer := &gatewayv1.HandResponse{Seq: request.Seq, Life: h.life}
 	r := h.receiverOf(request.Router)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
+	defer func() { <-r.turn }()
 	switch {
 	case request.Seq == 0:
 		if r.stream = stream; request.Life != r.life {
@@ -121,7 +124,7 @@ func (h *Handover) receiverOf(router string) *receiver {
 				delete(h.taken, id)
 			}
 		}
-		r = &receiver{}
+		r = &receiver{turn: make(chan struct{}, 1)}
 		h.taken[router] = r
 	}
 	return r

@@ -73,13 +73,18 @@ func newMetrics(r prometheus.Registerer, t *Table) *metrics {
 		fanned:        counter("fanout_events_total", "Events put on the bus."),
 		headsRepeated: counter("heads_repeated_total", "Heads of quiet channels repeated on the bus."),
 	}
+	claims := prometheus.NewCounter(prometheus.CounterOpts{ // router/backfill has those of the store
+		Name: prefix + "claims_refused_total", Help: "Positions of edges above ours that brought about no new epoch, too soon after the last one; by who numbers the channel.",
+		ConstLabels: prometheus.Labels{"by": "memory"},
+	})
+	all = append(all, claims)
 	m.counted = [channel.Counters]prometheus.Counter{
 		channel.PublicationsTurned: counter("handover_turned_away_total", "Publishes told to come again, since the router that their channel was handed over to did not answer in time."),
 		channel.PublicationsPassed: counter("handover_passed_total", "Publishes that had come to the wrong router, passed on."),
 		channel.AsksFromTail:       asks("tail"),
 		channel.AsksFromStore:      asks("store"),
 		channel.AsksUnavailable:    asks("unavailable"),
-		channel.ClaimsRefused:      counter("claims_refused_total", "Positions of edges above the router's that brought about no new epoch: too soon after the last one."),
+		channel.ClaimsRefused:      claims,
 		channel.RacesLost:          counter("races_lost_total", "Runs lost to another writer of the channel."),
 		channel.OutcomesUnknown:    counter("commits_unknown_total", "Runs that ended without a known outcome."),
 		channel.HandoversArrived:   waits.WithLabelValues("handed"),
