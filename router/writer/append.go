@@ -122,23 +122,6 @@ func (k *work) raceLost(pubs []*channel.Publication) {
 	}
 }
 
-// unknown notes an append of which nobody knows whether it was stored. What comes again
-// is compared with it first.
-func (w *Writer) unknown(p *piece, run *history.Run) {
-	p.lost = true
-	full := len(p.Parts) == 0 && len(p.Unknown)-len(p.Over) >= channel.MaxUnknown
-	attempt := &channel.UnknownRun{Run: *run, Pubs: p.pubs}
-	for _, pub := range channel.Expand(p.pubs) {
-		pub.Uncertain = true
-		if full && pub.Event.Key == "" {
-			p.answer(pub, channel.UnknownOutcome)
-			continue
-		}
-		w.retry(p.work, pub)
-	}
-	p.Attempt = attempt
-}
-
 // again takes back what is young enough, and tells the others that it was not stored.
 func (w *Writer) again(k *work, pubs []*channel.Publication) {
 	for _, p := range channel.Expand(pubs) {
