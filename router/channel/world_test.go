@@ -59,7 +59,6 @@ type node struct {
 	source *source
 	run    bool // is with the writer, or on its way back
 	round  *round
-	queue  []*channel.Publication // in its inbox
 	flown  []flown
 }
 
