@@ -103,7 +103,7 @@ type Handover struct {
 	mu      sync.Mutex // guards below
 	ended   bool       // no goroutine is begun any more
 	givers  map[string]*giver
-	passers map[string]*passer
+	passers map[way]*passer
 	taken   map[string]*receiver // by giver
 }
 
@@ -111,7 +111,7 @@ type Handover struct {
 func New(cfg Config, deps Deps) *Handover {
 	h := &Handover{
 		Deps: deps, cfg: cfg, life: rand.Uint64() | 1, metrics: newMetrics(cfg.Registry), seeker: newSeeker(),
-		givers: make(map[string]*giver), passers: make(map[string]*passer), taken: make(map[string]*receiver),
+		givers: make(map[string]*giver), passers: make(map[way]*passer), taken: make(map[string]*receiver),
 	}
 	h.work, h.cut = context.WithCancel(context.Background())
 	return h

@@ -555,3 +555,28 @@ func TestPassedPublicationsGiveTheirPlaceBack(t *testing.T) {
 		t.Errorf("%d places were given back", from.released)
 	}
 }
+
+// Two routers that do not see the same pass a publication back and forth. It does not wait
+// behind the message in which it went the same way before, since that waits for it.
+func TestAPublicationThatComesBackDoesNotWaitForItself(t *testing.T) {
+	h := newHandover("a", &table{}, nil)
+	back := &channel.Publication{Channel: "chat:a", Namespace: &namespace.Namespace{}, Call: channel.NewCall(1), Forwarded: true, Hops: 1}
+	back.Take()
+	h.Forward = func(ctx context.Context, _ *presence.Member, pubs []*channel.Publication) {
+		if pubs[0] != back {
+			h.Pass("b", []*channel.Publication{back}) // b has sent it back
+			back.Call.Wait(ctx, nil)
+		}
+		pubs[0].Finish(channel.Result{Offset: 1})
+	}
+	p := &channel.Publication{Channel: "chat:a", Namespace: &namespace.Namespace{}, Call: channel.NewCall(1)}
+	p.Take()
+	h.Pass("b", []*channel.Publication{p})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	began := time.Now()
+	if r := p.Call.Wait(ctx, []*channel.Publication{p}); r[0].Offset != 1 || time.Since(began) > h.cfg.PassDeadline/2 {
+		t.Errorf("%+v after %v", r, time.Since(began))
+	}
+	h.End(ctx)
+}
