@@ -163,7 +163,7 @@ func TestARestartedEdgeIsNotDrainedForTheOneThatDied(t *testing.T) {
 	}
 }
 
-// Behind one balancer: no edge has an address, the grants are one pot, and clients
+// Behind one balancer: no edge has an address, the grants are one allowance, and clients
 // land wherever the balancer sends them.
 func TestBehindOneAddressADrainInterruptsNobody(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ type drainCmd struct {
 	JSON     bool          `help:"Print one JSON object a line." name:"json"`
 }
 
-// Run lets an edge hand its clients to the others and leave.
+// Run lets an edge move its clients to the others and leave.
 func (c *drainCmd) Run(e *env) error {
 	deadline, err := millisFlag("--deadline", c.Deadline)
 	if err != nil {

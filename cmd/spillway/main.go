@@ -25,7 +25,7 @@ type cli struct {
 	Token      tokenCmd      `cmd:"" help:"Make a token for a client."`
 	Nodes      nodesCmd      `cmd:"" help:"List the nodes of the cluster."`
 	Settle     settleCmd     `cmd:"" help:"Show how regions settle after restarts and losses: incidents, and new connections per second."`
-	Drain      drainCmd      `cmd:"" help:"Let an edge hand its clients to the others and leave."`
+	Drain      drainCmd      `cmd:"" help:"Let an edge move its clients to the others and leave."`
 	Undrain    undrainCmd    `cmd:"" help:"Make an edge serve again that is being drained."`
 	Evacuate   evacuateCmd   `cmd:"" help:"Empty a region into the others, or take it into service again."`
 	Operations operationsCmd `cmd:"" help:"List drains, evacuations and rebalances of the last day."`

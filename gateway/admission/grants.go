@@ -280,7 +280,7 @@ func (s *Grants) Confirm(c *gatewayv1.GrantConfirm, now time.Time) *gatewayv1.Gr
 
 // take reserves a place for a client of an operation that comes from an edge: of that
 // edge's grants first, then of the operation's: behind one address the grants are
-// one pot. nil: none is left.
+// one allowance. nil: none is left.
 func (s *Grants) take(m *Move, now time.Time) *grant {
 	s.expire(now)
 	var of *grant

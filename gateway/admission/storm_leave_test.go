@@ -12,7 +12,7 @@ const (
 	lookAround    = 200 * time.Millisecond // how old the picture of the others may be
 )
 
-// leaver is an edge that hands its clients over, as package gateway does it.
+// leaver is an edge that moves its clients away, as package gateway does it.
 type leaver struct {
 	*storm
 	index int32

@@ -8,7 +8,7 @@ const messageBytes = 64
 // backlog is what the bus brought and the shard has not taken yet. The mover puts
 // and never waits, so that nothing piles up behind it where only messages are
 // counted; what goes over the bound is let go and counted, and makes every channel
-// of the shard suspect.
+// of the shard doubtful.
 type backlog struct {
 	// immutable
 	wake chan struct{} // capacity 1: something waits

@@ -36,7 +36,7 @@ type Config struct {
 	HeadRate     int           `default:"2,000" rule:"above 0"`  // heads asked for in a second
 	HeadInterval time.Duration `default:"30s" rule:"above 0s"`   // every channel's head is checked this often, pace allowing
 	HeadDelay    time.Duration `default:"700ms" rule:"above 0s"` // from a new interest on the bus to the check of its head
-	SilentAfter  time.Duration `default:"3s" rule:"above 0s"`    // silence of an owner on the bus that makes its channels suspect
+	SilentAfter  time.Duration `default:"3s" rule:"above 0s"`    // silence of an owner on the bus that makes its channels doubtful
 
 	Log      *slog.Logger          // nil: silent
 	Registry prometheus.Registerer // nil: no metrics

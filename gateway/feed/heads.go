@@ -11,7 +11,7 @@ const (
 	// sweepStep is how many channels a sweep looks at in one beat.
 	sweepStep = 10_000
 	// silenceEvery is how often the silence of routers is looked at, and how often
-	// the channels of a silent one become suspect anew.
+	// the channels of a silent one become doubtful anew.
 	silenceEvery = time.Second
 	silentAgain  = 5 * time.Second
 	// leastEase is what is left of the pace of checks that nobody answers, and the
@@ -24,7 +24,7 @@ const (
 )
 
 // heads paces the checks of heads of a shard's channels; a silent loss of the
-// newest event is found by nothing else. Those that are suspect (a new interest,
+// newest event is found by nothing else. Those that are doubtful (a new interest,
 // a new or silent owner, a connection that came back) go before the round that
 // every channel takes part in.
 type heads struct {
@@ -38,7 +38,7 @@ type heads struct {
 	last     time.Time // beat
 	young    []later   // new interests, in order of time
 	failed   []later   // checks without an answer, by when they are repeated
-	suspects []*feed
+	doubts   []*feed
 	cursor   int     // of the round, in shard.feeds
 	round    float64 // checks that the round is due
 
@@ -101,9 +101,9 @@ func (h *heads) moved(f *feed, to int, now time.Time) {
 }
 
 func (h *heads) suspectIt(f *feed) {
-	if !f.suspect && !f.checkAt {
-		f.suspect = true
-		h.suspects = append(h.suspects, f)
+	if !f.doubtful && !f.checkAt {
+		f.doubtful = true
+		h.doubts = append(h.doubts, f)
 	}
 }
 
@@ -170,13 +170,13 @@ func (h *heads) due(queue []later, now time.Time, delay time.Duration, failed bo
 func (s *shard) checkSuspects() {
 	h := &s.heads
 	n := 0
-	for n < len(h.suspects) && h.allowed >= 1 {
-		s.check(h.suspects[n])
-		h.suspects[n] = nil
+	for n < len(h.doubts) && h.allowed >= 1 {
+		s.check(h.doubts[n])
+		h.doubts[n] = nil
 		n++
 	}
-	if h.suspects = h.suspects[n:]; len(h.suspects) == 0 {
-		h.suspects = nil
+	if h.doubts = h.doubts[n:]; len(h.doubts) == 0 {
+		h.doubts = nil
 	}
 }
 
@@ -191,8 +191,8 @@ func (s *shard) checkRound(elapsed time.Duration) {
 		f := s.feeds[h.cursor]
 		h.cursor++
 		h.round--
-		if !f.suspect && !f.checkAt {
-			f.suspect = true
+		if !f.doubtful && !f.checkAt {
+			f.doubtful = true
 			s.check(f)
 		}
 	}
@@ -200,14 +200,14 @@ func (s *shard) checkRound(elapsed time.Duration) {
 
 func (s *shard) check(f *feed) {
 	if f.gone || f.sinks.empty() {
-		f.suspect = false
+		f.doubtful = false
 		return
 	}
 	if f.deaf {
 		s.renew(f)
 	}
 	if !f.known {
-		f.suspect = false // its pull asks, and goes on asking
+		f.doubtful = false // its pull asks, and goes on asking
 		s.heads.again(f, s.step.now, s.cfg.HeadDelay)
 		return
 	}
@@ -216,7 +216,7 @@ func (s *shard) check(f *feed) {
 	s.finish(f)
 }
 
-// watch looks for what makes channels suspect.
+// watch looks for what makes channels doubtful.
 func (s *shard) watch() {
 	h, now := &s.heads, s.step.now
 	_, dropped := s.backlog.state()
@@ -289,7 +289,7 @@ func (s *shard) listen() {
 	h.silent, h.silentAt, h.sweep = silent, now, 0
 }
 
-// sweep goes on over the channels to find those that have become suspect.
+// sweep goes on over the channels to find those that have become doubtful.
 func (s *shard) sweep() {
 	h := &s.heads
 	if h.sweep < 0 {

@@ -15,7 +15,7 @@ func TestOneRouterPutsOffNoOthersChecks(t *testing.T) {
 	h.again(patient, now, time.Minute)
 	h.again(other, now, 0)
 	h.suspectDue(now.Add(15*time.Second), 0)
-	if !other.suspect {
+	if !other.doubtful {
 		t.Error("not looked at after 15 s, since another router asked for a minute")
 	}
 }

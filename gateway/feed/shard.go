@@ -236,7 +236,7 @@ func (s *shard) answered(a *gatewayv1.Answer) {
 	case askRepair:
 		fl.f.repaired(&s.step, fl, a)
 	case askHead:
-		fl.f.suspect = false
+		fl.f.doubtful = false
 		if a.Status == gatewayv1.Status_STATUS_UNAVAILABLE {
 			s.heads.failures++
 		} else {

@@ -25,16 +25,16 @@ type feed struct {
 	sinks     sinkSet
 	work      *work // nil while quiet
 
-	index   int32 // in shard.feeds
-	known   bool  // delivered means something
-	history bool  // the namespace keeps history; of the last answer
-	fresh   bool  // this epoch was not yet announced to live subscribers
-	found   bool  // a check of the head found more than was delivered
-	suspect bool  // a check of the head is queued or under way
-	checkAt bool  // a check had no answer and is repeated when the router said, no sooner
-	deaf    bool  // the bus refused our interest
-	gone    bool  // dropped by the shard
-	behind  uint8 // checks running that had to repair
+	index    int32 // in shard.feeds
+	known    bool  // delivered means something
+	history  bool  // the namespace keeps history; of the last answer
+	fresh    bool  // this epoch was not yet announced to live subscribers
+	found    bool  // a check of the head found more than was delivered
+	doubtful bool  // a check of the head is queued or under way
+	checkAt  bool  // a check had no answer and is repeated when the router said, no sooner
+	deaf     bool  // the bus refused our interest
+	gone     bool  // dropped by the shard
+	behind   uint8 // checks running that had to repair
 }
 
 // work is what a feed needs while it is not quiet.

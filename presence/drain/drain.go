@@ -1,4 +1,4 @@
-// Package drain plans how an edge hands its clients to others: whom to ask for
+// Package drain plans how an edge moves its clients to others: whom to ask for
 // room, whom to send where and when, whom to close. It is pure: no I/O, no clock, no
 // goroutine, no lock. Package gateway drives a Plan from one goroutine, about every
 // Step, and carries out what it says.

@@ -63,7 +63,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			}
 			of, _, _ := strings.Cut(rest, "/")
 			if of != tier && !slices.Contains(allowed[tier], of) {
-				t.Errorf("%s needs %s: imports go schema, proto <- presence <- {router, gateway} <- cmd", pkg, need)
+				t.Errorf("%s needs %s: imports go proto <- presence <- {router, gateway} <- cmd", pkg, need)
 			}
 		}
 	}

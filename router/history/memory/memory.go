@@ -1,8 +1,7 @@
-// Package memory keeps history in maps: for namespaces whose history may die
-// with the process, for tests, and as the plain twin that the other stores are
-// compared with.
+// Package memory keeps history in maps, for tests, and as the plain twin that the other
+// stores are compared with. No product binary links it.
 //
-// The router calls it as any history.Store. It starts no goroutine; one mutex
+// Tests of the router call it as any history.Store. It starts no goroutine; one mutex
 // guards everything, and no call holds it across I/O since there is none.
 //
 // Limits: it grows with what is appended until Trim is called; nothing else
