@@ -84,7 +84,7 @@ func (Taking) EnumDescriptor() ([]byte, []int) {
 
 type HandRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Member id of the giver, and a random number of this sequence of pieces.
+	// Member id of the giver, and a random number of this sequence of messages.
 	Router string `protobuf:"bytes,1,opt,name=router,proto3" json:"router,omitempty"`
 	Life   uint64 `protobuf:"varint,2,opt,name=life,proto3" json:"life,omitempty"`
 	// From 1, in order, anew for each life of the receiver; 0: no channels.
@@ -164,11 +164,11 @@ func (x *HandRequest) GetChannels() []*HandedChannel {
 
 type HandResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the piece.
+	// Of the message that is answered.
 	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	// Of the receiver, new with every start: a piece that was not answered is never sent to another life.
+	// Of the receiver, new with every start: a message that was not answered is never sent to another life.
 	Life uint64 `protobuf:"varint,2,opt,name=life,proto3" json:"life,omitempty"`
-	// The receiver leaves and took nothing of the piece, nor of a channel that was to
+	// The receiver leaves and took nothing of the message, nor of a channel that was to
 	// go on.
 	Refused       bool `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -31,8 +31,8 @@ const (
 //
 // HandoverService is what a router offers to the other routers.
 type HandoverServiceClient interface {
-	// Hand brings channels to their next owner, in pieces of at most 2 MiB. Each is
-	// answered once its channels were taken or refused; a piece that comes again is
+	// Hand brings channels to their next owner, in messages of at most 2 MiB. Each is
+	// answered once its channels were taken or refused; one that comes again is
 	// answered and passed over. The first message has no channels: its answer tells
 	// who is there.
 	Hand(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HandRequest, HandResponse], error)
@@ -78,8 +78,8 @@ func (c *handoverServiceClient) Take(ctx context.Context, in *TakeRequest, opts 
 //
 // HandoverService is what a router offers to the other routers.
 type HandoverServiceServer interface {
-	// Hand brings channels to their next owner, in pieces of at most 2 MiB. Each is
-	// answered once its channels were taken or refused; a piece that comes again is
+	// Hand brings channels to their next owner, in messages of at most 2 MiB. Each is
+	// answered once its channels were taken or refused; one that comes again is
 	// answered and passed over. The first message has no channels: its answer tells
 	// who is there.
 	Hand(grpc.BidiStreamingServer[HandRequest, HandResponse]) error
