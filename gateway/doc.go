@@ -14,14 +14,17 @@
 //
 // In the root a line belongs to one of these:
 //
-//	edge.go, config.go, reload.go           the whole: made, run, its settings
-//	loop.go, heartbeat.go                   a loop and its turn; what it does once a second
+//	edge.go, config.go, hot_reload.go       the whole: made, run, its settings
+//	loop.go, clock.go, heartbeat.go         a loop and its turn; what it does once a second
 //	conn.go, slow_consumer.go, closing.go   a conn's bytes, its queue, its end
 //	commands.go, connect.go, calls.go       what a client asks, and its answers
+//	session.go, session_index.go            sessions, and which conn has which
 //	credentials.go, resume.go, revoke.go    tickets, tokens, revocations
-//	subscription.go, requests.go, live.go   subscriptions, their answers, their events
+//	subscription.go, requests.go            subscriptions and their answers
+//	encode.go, live.go                      an event as a frame, and on its way to subscribers (feed.Sink)
 //	takeover.go, superseded.go              which conn of a session counts, here and elsewhere
 //	counts.go, catchup.go, metrics.go       what is counted
+//	reload_slots.go                         when clients may reload what they missed
 //	leaving.go                              the edge as package leave sees it
 //
 // Life and goroutines: the door (one) accepts and reads requests; the pool (a few) checks
@@ -35,7 +38,7 @@
 // touched by its goroutine only; everybody else posts a message to its inbox. A loop never
 // blocks but in Wait.
 //
-// Invariants: I2 a client sees offsets in order, each at most once; I3 what it missed is
+// Invariants (ARCHITECTURE.md has all): I2 a client sees offsets in order, each at most once; I3 what it missed is
 // delivered or announced; I5 who comes in is within lanes and confirmed grants (package
 // admission); I6 conns do not fall because others arrive; I7 queues are bounded in bytes;
 // I11 a refusal is one write that says when to come back.

@@ -18,7 +18,6 @@ import (
 	"github.com/spillway-io/spillway/gateway/internal/pool"
 	"github.com/spillway-io/spillway/gateway/internal/sendq"
 	"github.com/spillway-io/spillway/gateway/internal/tlsconn"
-	"github.com/spillway-io/spillway/gateway/internal/wsframe"
 	"github.com/spillway-io/spillway/gateway/leave"
 	"github.com/spillway-io/spillway/gateway/load"
 	"github.com/spillway-io/spillway/gateway/settings"
@@ -219,17 +218,6 @@ func (e *Edge) openDoor(ln poller.Listener, reserve *poller.Reserve, p poller.Po
 	e.gate = e.door.Gate
 	return nil
 }
-
-// encodeEvent makes the one WebSocket frame that all JSON subscribers share.
-func encodeEvent(channel string, _ uint64, ev *gatewayv1.BusEvent) []byte {
-	body := scratch.Get().(*[]byte)
-	*body = wire.AppendEvent((*body)[:0], channel, ev)
-	frame := wsframe.AppendFrame(make([]byte, 0, wsframe.HeaderSize(len(*body))+len(*body)), wsframe.Text, *body)
-	scratch.Put(body)
-	return frame
-}
-
-var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 // Addr is where clients connect.
 func (e *Edge) Addr() string { return e.door.Addr() }

@@ -19,6 +19,10 @@ type Revocations interface {
 	OnRevocation(func(*gatewayv1.Revocation))
 }
 
+// What follows closes the conns that a revocation names. Whether a token is good is asked
+// in connect.go, credentials.go and gateway/door/request.go; presence/control keeps the
+// records.
+
 const (
 	// A turn of a loop looks at so many conns (27 ns each: 0.06 ms) and closes at most
 	// so many (a write of 5 us each: 0.3 ms).

@@ -1,6 +1,7 @@
 package admission
 
-// Lane is the way in that a client's ticket decides. The zero value is none.
+// Lane is the way in that a client's ticket decides. The zero value is none. The rates of
+// lanes are in gate.go; gateway/door/request.go finds out which lane a client takes.
 type Lane uint8
 
 // Lanes, in the order in which they are served.

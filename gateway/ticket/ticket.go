@@ -2,8 +2,8 @@
 // are and may what, when and where they were sent, or for which slot they were
 // refused. Opening one asks nobody.
 //
-// Package gateway calls it: Open at the door (which lane) and in connect (who),
-// Seal in connected, pong, refreshed, reconnect and busy. No I/O and no goroutines;
+// Package gateway/door calls Open to choose a lane and Seal for busy; package gateway
+// calls Open in connect (who) and Seal in connected, pong, refreshed and reconnect. No I/O and no goroutines;
 // a Box may be used from any goroutine. The keys are the cluster's, behind Keys.
 //
 //	text  = base64url without padding, 1 to 1,024 characters
@@ -20,7 +20,7 @@
 // nothing is there that the token did not give; tickets and what is in them never
 // reach an error text.
 //
-// Left out on purpose: revocation, and that a pass is good once (package gateway).
+// Left out on purpose: revocation, and that a pass is good once (gateway/admission).
 package ticket
 
 import (

@@ -1,7 +1,7 @@
 // Package drain plans how an edge moves its clients to others: whom to ask for
 // room, whom to send where and when, whom to close. It is pure: no I/O, no clock, no
-// goroutine, no lock. Package gateway drives a Plan from one goroutine, about every
-// Step, and carries out what it says.
+// goroutine, no lock. Package gateway/leave drives a Plan from one goroutine, about every
+// Step (50 ms), and carries out what it says.
 //
 //	     Tick(counts, receivers)       Offer, Confirmed, Failed
 //	                |                            |

@@ -40,6 +40,8 @@ const (
 )
 
 // LoadFigures implements presence.LoadFigures.
+// What a figure says is put together in presence/cluster.go; edges add their windows
+// (gateway/load).
 type LoadFigures struct {
 	conn    *nats.Conn
 	subject string

@@ -34,10 +34,13 @@
 // given behaves as none, but knows to whom. leaving serves for its grace, and can be
 // handed over after it too.
 //
-// Invariants:
+// A run is publications of one channel that are stored, or not, as a whole. To forget is
+// to drop what is believed of a channel, so that the next look at it reads the store.
+//
+// Invariants (I1 and I2 are those of ARCHITECTURE.md):
 //
 //	tail.first + len(tail.events) == head + 1     or the tail is empty
-//	shown >= (epoch, head)                        it outlives forgetting
+//	shown >= (epoch, head)                        the highest that store or edges have shown; it outlives forgetting
 //	at most one run is with the writer; no run is taken while the channel is moving
 //	a publication is finished once; those of one channel are numbered in order of arrival
 //	(I2) offsets of one epoch have no holes; (I1) of a stored channel an event is sent

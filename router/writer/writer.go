@@ -4,7 +4,7 @@
 // numbers, appends, and halves a batch that the store refuses until the bad event is
 // alone. What it found it writes into the runs and gives them back.
 //
-// It takes runs from router/table and calls the store and router/renewal; nobody calls
+// It takes runs from router/table, when that says that a channel is ready, and calls the store and router/renewal; nobody calls
 // it. A line in it may touch the publications of the runs that it holds, and no channel.
 //
 // Life: New does no I/O; Run owns Config.Committers goroutines until its context ends. A
@@ -14,7 +14,7 @@
 // exactly one of these is said: it is in a part, in an unknown attempt, answered, or back.
 //
 // Left out on purpose: who may number a channel (the fence in the store decides), and
-// what is sent when a run is stored (router/channel).
+// what is sent when a run is stored (router/channel decides, router/table sends).
 package writer
 
 import (
