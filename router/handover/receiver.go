@@ -42,8 +42,8 @@ func (s Service) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequest, gat
 		err     error
 	}
 	requests, name := make(chan received), new(byte)
-	// It reads and ends with the stream, soon after this returns.
-	go func() {
+	// It reads and ends with the stream, soon after this returns; End waits for it.
+	s.running.Go(func() {
 		for {
 			request, err := stream.Recv()
 			select {
@@ -55,7 +55,7 @@ func (s Service) Hand(stream grpc.BidiStreamingServer[gatewayv1.HandRequest, gat
 				return
 			}
 		}
-	}()
+	})
 	for {
 		select {
 		case r := <-requests:
